@@ -64,7 +64,7 @@ def main():
     plan = "a,0,5,100\nb,5,9,50\n\nc,-3,8,18446744073709551615\n"
     write("planner", "plain", plan)
     write("planner", "offsets", "4096,100,9,2,x\n0,50,3,1,y\n")
-    # The first byte says what is wanted and which header stands above.
+    # The first byte reports what is wanted and which header stands above.
     write("plan_csv", "plain", b"\x08" + plan.encode())
     write("plan_csv", "capacity", b"\x09a,0,5,100\nb,5,9,50\nc,-3,8,1048477\n")
     write("plan_csv", "everything", b"\x14a,0,9,8,4,3-6,4\nb,-3,9,4,4,,\nc,3,6,6,2,4-5 5-5,0\n")

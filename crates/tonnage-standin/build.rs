@@ -48,12 +48,14 @@ enum Class {
 }
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=api");
+    // Absolute, so that a target directory from another checkout does not keep the path below.
+    let here = std::env::current_dir().expect("a build has a folder");
+    for part in ["build.rs", "api"] {
+        println!("cargo::rerun-if-changed={}", here.join(part).display());
+    }
     // Set by `.ci/sanitize`.
     println!("cargo::rustc-check-cfg=cfg(tonnage_sanitizer, values(\"address\", \"thread\"))");
     // For a dependent that builds the library into itself.
-    let here = std::env::current_dir().expect("a build has a folder");
     println!("cargo::metadata=source={}", here.display());
     // One copy of the library serves under three names; see `tonnage run`.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libtonnage_standin.so");
@@ -341,7 +343,7 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
         .map(|(index, (_, class))| format!("p{index}: {}", c_type(class)))
         .collect();
     let mut body = String::new();
-    // A library uses all memory it is given. Of the driver and the runtime, the tables name the functions that use it.
+    // A library uses all memory it is given. The tables of the driver and the runtime name the functions that use it.
     let is_library = !["cudart", "cuda", "nvml", "cupti"].contains(&table);
     let addresses: Vec<String> = (parameters.iter().enumerate())
         .filter(|_| is_library)
@@ -376,7 +378,7 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
         };
         let _ = writeln!(
             body,
-            "        // SAFETY: the table says that the caller passes null or a host \
+            "        // SAFETY: the table states that the caller passes null or a host \
              address of this type and length.\n        let p{index} = unsafe {{ {checked} }};"
         );
         // An attribute of a description may be an address.
@@ -391,7 +393,7 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
         {
             let _ = writeln!(body, "        p{index}.put_u64(0, p{address}.0 as u64);");
         }
-        // A stub that makes something still gives it a name of its own.
+        // A stub that makes something still gives it its own name.
         if parameter == "out handle" && *class != Class::Model {
             let _ = writeln!(body, "        p{index}.set(Ptr::fresh());");
         }
@@ -402,7 +404,7 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
     let result = match class {
         Class::Model => {
             let call = format!("crate::model::{table}::{name}({})", arguments.join(", "));
-            // The runtime remembers its last error; asking for it is no error.
+            // The runtime remembers its last error; a query is not an error.
             if *table == *"cudart" && returns == "status" && !name.ends_with("LastError") {
                 format!("crate::model::cudart::remember({call})")
             } else {

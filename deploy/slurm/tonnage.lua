@@ -80,7 +80,7 @@ local function failed(reason)
 	if tonnage.enforces() then
 		return { action = "refuse", message = reason .. "; no job is accepted here without its answer" }
 	end
-	return { action = "advise", message = reason .. "; the job goes on as it was asked for" }
+	return { action = "advise", message = reason .. "; the job continues as requested" }
 end
 
 -- Asks about a job, which has these fields:

@@ -30,11 +30,11 @@ SETTING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 STORY = [
     (
         "tonnage run --gpu rtx3090 serve.py",
-        ["does not fit", "  asked for"],
+        ["does not fit", "  requested"],
     ),
     (
         "tonnage explain serve.tonnage",
-        ["out of memory", "  held by+", "  because+", "  what helps+"],
+        ["out of memory", "  fix+", "  because+", "  held by+"],
     ),
     (f"export {SETTING}", []),
     (
@@ -143,7 +143,7 @@ def picture(lines: list[Line]) -> str:
             y += HIGH // 2
         prompt = '<tspan class="prompt">$ </tspan>' if line.kind == "command" else ""
         text = html.escape(line.text, quote=False)
-        title = re.match(r"  (what helps(?= )|\S.{0,11}?(?=  | (?=\d)))", line.text)
+        title = re.match(r"  (\S.{0,11}?(?=  | (?=\d)))", line.text)
         if line.kind == "output" and title:
             end = title.end(1)
             text = f'<tspan class="title">{html.escape(line.text[:end], quote=False)}</tspan>' + html.escape(

@@ -4,7 +4,7 @@
 
 libfuzzer_sys::fuzz_target!(
     init: {
-        // A panic of arrow that the reader turns into an error is no finding.
+        // A panic of arrow that the reader turns into an error is not a finding.
         let abort = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             if !tonnage_recording::panic_is_guarded() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Importers: they end in an error or in a recording that the reader accepts, with the events they told of.
+//! Importers: they end in an error or in a recording that the reader accepts, with the events they reported.
 
 use std::io::Read;
 

@@ -12,7 +12,7 @@ pub mod replay;
 pub mod settings;
 pub mod trace;
 
-/// What a target does with an input.
+/// The function that a target calls with an input.
 pub type Target = fn(&[u8]);
 
 /// Every target, by the name of its corpus.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Planning problems and models: refused with a next step, or planned so that the checker has nothing to say.
+//! Planning problems and models: refused with a next step, or planned so that the checker has nothing to report.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use super::Bytes;
 /// Buffers that are planned; of more, only reading is tried.
 const MAX_PLANNED: usize = 48;
 
-/// The first byte says what is wanted and which header is put on top; below it the bytes are as they are.
+/// The first byte reports what is wanted and which header is put on top; below it the bytes are as they are.
 pub fn csv(data: &[u8]) {
     let mut bytes = Bytes(data);
     let choice = bytes.byte();
@@ -58,12 +58,12 @@ fn buffers(problems: &Problems) -> Vec<Buffer> {
     group.problem.buffers().collect()
 }
 
-/// What was read and is written again reads the same.
+/// A problem that was read and is written again reads the same.
 fn read_again(problems: &Problems, wanted: &Wanted) {
     let buffers = buffers(problems);
     let mut text = "id,lower,upper,size,alignment,gaps,offset\n".to_owned();
     for (number, buffer) in buffers.iter().enumerate() {
-        // A minus at the front of a time and the one between two times cannot be told apart.
+        // A minus at the front of a time and the one between two times cannot be distinguished.
         if buffer.gaps.iter().any(|gap| gap.start < 0 || gap.end < 0) {
             return;
         }

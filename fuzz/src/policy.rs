@@ -44,7 +44,7 @@ pub fn run(data: &[u8]) {
     let mut bytes = Bytes(data);
     let order = bytes.pick(&[AddressOrder::Ascending, AddressOrder::Descending]);
     let total = (1 + bytes.below(200) as u64) * (20 << 20);
-    let rules = Rules::of(Version(2, 1 + u16::from(bytes.byte() % 15)));
+    let rules = Rules::for_version(Version(2, 1 + u16::from(bytes.byte() % 15)));
     let settings = bytes.pick(&SETTINGS).parse().expect("valid settings");
     let torch = Allocator::with(Controlled::new(total, order), settings, rules, ());
     let mut world = World {

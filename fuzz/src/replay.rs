@@ -51,7 +51,7 @@ fn recording(bytes: &mut Bytes<'_>) -> Vec<u8> {
             process: u32::from(shape >> 7),
             device: i32::from(shape >> 6 & 1) - i32::from(shape == 0x7f),
             stream: u64::from(shape >> 4 & 3),
-            // Few addresses, so that rows speak of each other's blocks.
+            // Few addresses, so that rows refer to each other's blocks.
             address: u64::from(bytes.byte()) << (9 + (shape & 8) + (shape & 4)),
             size,
             requested: if shape & 8 != 0 { size / 2 } else { size },

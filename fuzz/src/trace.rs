@@ -12,7 +12,7 @@ pub fn run(data: &[u8]) {
     let _ = verdict(|| Ok(data));
     if let Ok(recording) = holdings::read(data) {
         let _ = explain(&recording, None, None);
-        let _ = Summary::of(&recording, "");
+        let _ = Summary::from_recording(&recording, "");
     }
     let Ok(mut reader) = Reader::new(data) else {
         return;

@@ -12,7 +12,7 @@ from tonnage import _tonnage
 
 
 class Error(Exception):
-    """Why a question could not be answered; `hint` says what to do next."""
+    """Why a question could not be answered; `hint` is the next step."""
 
     #: As users import it, in tracebacks too.
     __module__ = "tonnage"
@@ -26,7 +26,7 @@ class Error(Exception):
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the message alone, because nothing in tonnage's own code is to blame."""
+        """The traceback in a notebook: the message alone, because nothing in tonnage's own code is to blame."""
         return [f"error: {self}"]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Dry runs: the job is a process of its own, watched and judged from here."""
+"""Dry runs: the job is a separate process, watched and judged from here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def dry_run(
     cwd: PathLike | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Verdict:
-    """Runs a job on a GPU that is not there, and says whether it fits.
+    """Runs a job on a GPU that is not there, and reports whether it fits.
 
     `command` is what one would type, as a list: `["train.py", "--batch-size", "8"]`, `["torchrun", …]`. A script,
     and `python`, is run with this Python. `gpu` is a name of `tonnage gpus`; without it
@@ -48,7 +48,7 @@ def dry_run(
     temporary file that lives as long as it is used; a file that is there is overwritten with `force=True` only. With
     `world_size` only the `ranks` of a job of so many run, `[0]` by default, and the others are answered. A job
     that runs out of memory is run once more on a GPU without a limit, for `verdict.need`, unless `stop_at_oom=True`.
-    Small values are computed, so that what the job reads back is true, unless `values=False`; `assume="mask=30%"` says
+    Small values are computed, so that what the job reads back is true, unless `values=False`; `assume="mask=30%"` is
     how much an unknown mask selects, `assume="lag=1024"` how many launches the GPU is behind. `stop_after="3steps"` or
     `"90s"` ends the job early. `capture=True` keeps what the job prints for `verdict.output`; by default it is shown.
     The job changes no file and uploads nothing, unless `side_effects=True`.
@@ -84,7 +84,7 @@ def dry_run(
         raise Error(*answer)
     code, data, text_of_verdict = answer[0], answer[1] or "{}", answer[2] or ""
     if output is None:
-        # A file that goes with its object is no file to be told of.
+        # A file that goes with its object is not reported.
         told_of = ("  recording ", "  next ")
         lines = text_of_verdict.splitlines()
         text_of_verdict = "\n".join(line for line in lines if not line.startswith(told_of))
@@ -115,7 +115,7 @@ def _words(command: PathLike | Sequence[PathLike], cwd: PathLike | None) -> list
     if callable(command):
         name = getattr(command, "__name__", "it")
         raise Error(
-            f"{name} is a function, and a dry run is a process of its own",
+            f"{name} is a function, and a dry run is a separate process",
             'put it in a script and use dry_run(["script.py"])',
         )
     try:

@@ -40,9 +40,9 @@ def fit(
     `fit(["train.py", "--batch-size", "{batch}"], gpu="rtx4090", batch=range(1, 257))` finds the largest batch: a range
     is searched, a list is tried one by one. A name that stands in no word of the command is a constant of the script:
     `fit(["train.py"], batch_size=range(1, 65))`. Without numbers, changes to the program are tried where the job does
-    not fit; `allow` says what they may do to its mathematics: "none", "nothing", "rounding", "algorithm". Several
-    names of GPUs, or "any", ask on which the job fits. With `shard` the model is also spread over `gpus` GPUs. The job
-    changes no file and uploads nothing, unless `side_effects=True`.
+    not fit; `allow` limits their effect on its mathematics: "none", "nothing", "rounding", "algorithm". Several
+    names of GPUs, or "any", find the GPUs on which the job fits. With `shard` the model is also spread over `gpus`
+    GPUs. The job changes no file and uploads nothing, unless `side_effects=True`.
 
     That nothing fits is an answer and no exception; `Error` is raised if the job could not be started.
     """

@@ -2,8 +2,8 @@
 """Records on a real GPU, through torch's own history of its allocator.
 
 Torch keeps the last events in a ring. A thread looks how far the ring has filled and writes what is new to a file
-before it comes round, so that the memory taken is bounded and the recording is not. What the ring lost all the same is
-counted by torch's own statistics, and said.
+before it comes round, so that the memory taken is bounded and the recording is not. Torch's own
+statistics count events that the ring lost all the same; they are reported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class record(contextlib.AbstractContextManager["Recorded"]):
 
     Needs a GPU (or a dry run around it). `ring` is how many events torch keeps in memory; the rest goes to the disk. If
     the block ends out of memory, the recording is left and its explanation printed on stderr; the exception goes on.
-    Each rank of a distributed job writes a file of its own, `train.rank3.tonnage`.
+    Each rank of a distributed job writes its own file, `train.rank3.tonnage`.
     """
 
     def __init__(self, output: PathLike = "recording.tonnage", *, ring: int = 100_000, explain: bool = True) -> None:
@@ -137,7 +137,7 @@ class record(contextlib.AbstractContextManager["Recorded"]):
 
     def _watch(self) -> None:
         while not self._stop.wait(_TICK):
-            # A block is at most three events (handed out, asked back, taken back), a segment one or two more.
+            # A block is at most three events (handed out, requested back, taken back), a segment one or two more.
             if 2 * (self._handled() - self._at_drain) > self._ring // 2:
                 with contextlib.suppress(Exception):
                     self._drain()
@@ -170,7 +170,7 @@ class record(contextlib.AbstractContextManager["Recorded"]):
         tail = self._tails.get(device)
         start = _end_of(tail, trace) if tail else 0
         if start is None or (tail is None and len(trace) >= self._ring):
-            # Events are missing before these. What follows from a state with a hole is guesswork; what follows from
+            # Events are missing before these. A conclusion from a state with a hole is guesswork; one from
             # the state at the end is not, so the recording begins here.
             self._came_round = True
             self._seen = 0
@@ -212,7 +212,7 @@ def print_explanation(recorded: Recorded) -> None:
 
 
 class Recorded:
-    """What `record` has made, once its block has ended."""
+    """The result of `record`, once its block has ended."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

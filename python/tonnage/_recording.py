@@ -45,7 +45,7 @@ def temporary(suffix: str) -> Path:
 
 
 class Recording:
-    """What a job did to GPU memory. Made by `load`, `dry_run` and `record`."""
+    """The record of a job's GPU memory. Made by `load`, `dry_run` and `record`."""
 
     def __init__(self, path: Path, *, temporary: bool = False) -> None:
         self._path = path
@@ -64,11 +64,11 @@ class Recording:
         return self.timeline()._repr_html_()
 
     def info(self) -> Info:
-        """What is in it, and how well it is known."""
+        """The contents, and how certain they are."""
         return Info(ask("info", self._path))
 
     def explain(self) -> Explanation:
-        """Why it ran out or what makes the peak, whose the bytes are, and what would help."""
+        """Why it ran out or what makes the peak, the owners of the bytes, and what would help."""
         return Explanation(ask("explain", self._path))
 
     def replay(
@@ -81,7 +81,7 @@ class Recording:
         torch: str | None = None,
         smallest: bool = True,
     ) -> Replay:
-        """What would have happened with other allocators or on another GPU.
+        """The results with other allocators or on another GPU.
 
         `alloc` names them: "recorded", "torch", "torch:SETTINGS", "cuda-malloc-async", "bfc", "tonnage", "plan";
         without it, the usual ones. `smallest=False` leaves out the search for the smallest device.
@@ -107,7 +107,7 @@ class Recording:
         return Tuning(ask("tune", self._path, *options))
 
     def diff(self, after: Recording | PathLike) -> Diff:
-        """What grew from this recording to another, by category, phase and line."""
+        """The growth from this recording to another, by category, phase and line."""
         return Diff(ask("diff", self._path, after.path if isinstance(after, Recording) else after))
 
     def plan(
@@ -131,7 +131,7 @@ class Recording:
         compare_allocators: bool | None = None,
         full_paths: bool = False,
     ) -> Report:
-        """Writes one HTML page that needs no network; its name is that of the recording, unless `output` says.
+        """Writes one HTML page that needs no network; its name is that of the recording, unless `output` names it.
 
         `compare_allocators` is whether to replay other allocators too; by default if the recording is not too long.
         """

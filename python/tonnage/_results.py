@@ -44,7 +44,7 @@ class Result:
         return f"<tonnage.{type(self).__name__}: {self._text.splitlines()[0] if self._text else 'no text'}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as `--json` of the command prints it; `schema_version` says which form."""
+        """All of it, as `--json` of the command prints it; `schema_version` is the form."""
         return self._data
 
     def to_arrow(self) -> pyarrow.Table:
@@ -73,15 +73,15 @@ class _Row:
     """A part of a result; what a later version adds is left out."""
 
     @classmethod
-    def _of(cls: type[Row], data: Mapping[str, Any]) -> Row:
+    def _from_json(cls: type[Row], data: Mapping[str, Any]) -> Row:
         values: dict[str, Any] = {one.name: data.get(one.name) for one in fields(cls)}  # type: ignore[arg-type]
         if values.get("place") is not None:
-            values["place"] = Place._of(values["place"])
+            values["place"] = Place._from_json(values["place"])
         return cls(**values)
 
     @classmethod
     def _all(cls: type[Row], rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-        return [cls._of(row) for row in rows]
+        return [cls._from_json(row) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Category(_Row):
 
 @dataclass(frozen=True)
 class Holder(_Row):
-    """Who holds memory at the peak."""
+    """A holder of memory at the peak."""
 
     bytes: int
     blocks: int
@@ -119,7 +119,7 @@ class Holder(_Row):
     place: Place | None
     module: str | None
     shape: str | None
-    #: What holds it, where Python was asked: sort, name, function and place.
+    #: The holder, where Python was queried: sort, name, function and place.
     held_by: dict[str, Any] | None
 
 
@@ -135,13 +135,13 @@ class Finding(_Row):
     place: Place | None
     #: "exact" or "inferred".
     known: str
-    #: What holds the memory, where Python was asked.
+    #: The holder of the memory, where Python was queried.
     held_by: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
 class Fix(_Row):
-    """What would help, and how that is known."""
+    """A proposal, and its evidence."""
 
     code: str
     advice: str
@@ -253,11 +253,11 @@ class Timeline(Result):
 
 
 class Info(Result):
-    """What is in a recording, and how well it is known."""
+    """The contents of a recording, and how certain they are."""
 
 
 class Explanation(Result):
-    """Why a recording needs what it needs, whose the bytes are, and what would help."""
+    """Why a recording needs what it needs, the owners of the bytes, and what would help."""
 
     _table = "holders"
 
@@ -282,27 +282,27 @@ class Explanation(Result):
 
     @property
     def categories(self) -> list[Category]:
-        """Whose bytes they are."""
+        """The owners of the bytes."""
         return Category._all(self._data["categories"])
 
     @property
     def holders(self) -> list[Holder]:
-        """Who holds them, by line and category, the largest first."""
+        """The holders, by line and category, the largest first."""
         return Holder._all(self._data["holders"])
 
     @property
     def need(self) -> dict[str, Any] | None:
-        """What the whole job needs, where it was run once more on a device without a limit."""
+        """The need of the whole job, where it was run once more on a device without a limit."""
         return self._data["need"]
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found, the cause first."""
+        """The findings, the cause first."""
         return Finding._all(self._data["findings"])
 
     @property
     def fixes(self) -> list[Fix]:
-        """What would help; none is here that was not replayed or computed on this recording."""
+        """The proposals, all replayed or computed on this recording."""
         return Fix._all(self._data["fixes"])
 
 
@@ -358,23 +358,23 @@ class Tuning(Result):
     @property
     def baseline(self) -> Trial:
         """The setting of the recording."""
-        return Trial._of(self._data["baseline"])
+        return Trial._from_json(self._data["baseline"])
 
     @property
     def best(self) -> Trial | None:
         """The best setting."""
         best = self._data["best"]
-        return None if best is None else Trial._of(best)
+        return None if best is None else Trial._from_json(best)
 
     @property
     def runners_up(self) -> list[Trial]:
-        """Those after it."""
+        """The trials after it."""
         return Trial._all(self._data["runners_up"])
 
     @property
-    def own(self) -> OtherAllocator:
+    def own_allocator(self) -> OtherAllocator:
         """tonnage's own allocator, which no setting turns on: `tonnage.torch.install()` does."""
-        return OtherAllocator._of(self._data["own"])
+        return OtherAllocator._from_json(self._data["own"])
 
     def _rows(self) -> list[dict[str, Any]]:
         best = self._data["best"]
@@ -393,7 +393,7 @@ class Diff(Result):
 
     @property
     def categories(self) -> list[Change]:
-        """Whose bytes they are at the peak."""
+        """The owners of the bytes at the peak."""
         return Change._all(self._data["categories"])
 
     @property
@@ -444,7 +444,7 @@ class Report(Result):
 
 
 class Fit(Result):
-    """What makes a job fit."""
+    """The changes that make a job fit."""
 
     _table = "rows"
 
@@ -454,14 +454,14 @@ class Fit(Result):
 
     @property
     def picture(self) -> str:
-        """What each variant needs beside what the GPU has, as SVG; a notebook shows it."""
+        """The need of each variant beside the memory of the GPU, as SVG; a notebook shows it."""
         return self._drawn
 
     def _repr_html_(self) -> str:
         return self._drawn + _picture.words(self._text)
 
     @property
-    def found(self) -> bool:
+    def is_found(self) -> bool:
         """Whether something fits, by itself or with changes."""
         return bool(self._data["found"])
 
@@ -531,12 +531,12 @@ class Verdict(Result):
 
     @property
     def recording(self) -> Recording:
-        """All of it, to ask further."""
+        """The recording, for further queries."""
         return self._recording
 
     @property
     def output(self) -> str:
-        """What the job printed, if it was captured."""
+        """The output of the job, if it was captured."""
         return self._output
 
     def explain(self) -> Explanation:

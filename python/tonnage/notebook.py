@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """The cell magic of notebooks: `%load_ext tonnage`, then `%%tonnage --gpu a100-40gb`.
 
-The cell runs dry in a process of its own, so it must stand alone: what other cells defined is not there.
+The cell runs dry in a separate process, so it must stand alone: names from other cells are missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def register(shell: Any) -> None:
         try:
             options = _arguments().parse_args(shlex.split(line))
         except SystemExit:
-            # argparse has said what is wrong, or printed its help.
+            # argparse has printed the error, or printed its help.
             return None
         with tempfile.TemporaryDirectory(prefix="tonnage-cell-") as folder:
             script = Path(folder) / "cell.py"

@@ -5,7 +5,7 @@
     def test_training_fits():
         train(steps=2)
 
-The test runs dry in a process of its own. It fails if its body fails, if it does not fit on the GPU, or if its peak
+The test runs dry in a separate process. It fails if its body fails, if it does not fit on the GPU, or if its peak
 (`peak_used`: all that is in use on the device) or what PyTorch reserves (`reserved`) is above the limit; the failure
 explains itself. It changes no file and uploads nothing, unless `side_effects=True`. Recordings are kept in
 `--tonnage-recordings FOLDER`, if that is given.
@@ -115,7 +115,7 @@ def _failure(verdict: Verdict, peak: int | None, reserved: int | None) -> _Failu
 
     data = verdict.to_dict()
     gpu = data["gpu_name"]
-    # pytest catches the exception and ends with code 1; the recording tells that it was memory.
+    # pytest catches the exception and ends with code 1; the recording shows that it was memory.
     short = verdict.outcome == "failed" and any(device["out_of_memory"] for device in data["devices"])
     if verdict.outcome == "does_not_fit" or short:
         return _Failure(f"does not fit on {gpu} ({size(verdict.capacity)})")
@@ -153,7 +153,7 @@ def _bytes(limit: int | str | None, name: str) -> int | None:
     found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", limit)
     if found is not None and found[2].lower() in _UNITS:
         return int(float(found[1]) * _UNITS[found[2].lower()])
-    pytest.fail(f"{name} = {limit!r} is no size; use one such as '36 GiB'", pytrace=False)
+    pytest.fail(f"{name} = {limit!r} is not a size; use one such as '36 GiB'", pytrace=False)
 
 
 def _output(item: pytest.Item) -> Path | None:
@@ -166,7 +166,7 @@ def _output(item: pytest.Item) -> Path | None:
 
 
 def _inherited(config: pytest.Config) -> list[str]:
-    """What decides how tests are found and run must be the same inside."""
+    """Options that affect how tests are found and run must be the same inside."""
     words = []
     if config.inipath is not None:
         words += ["-c", os.fspath(config.inipath)]

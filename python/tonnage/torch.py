@@ -10,8 +10,8 @@
 A script that must not be changed is started with it: `python -m tonnage.torch train.py --its arguments`, and a module
 by `python -m tonnage.torch -m package.train --its arguments`.
 
-Plain PyTorch can load it too. It then tells it of neither `record_stream` nor CUDA graphs, so this is for programs with
-one stream; a capture is refused:
+Plain PyTorch can load it too. It then reports neither `record_stream` nor CUDA graphs to it, so this is for programs
+with one stream; a capture is refused:
 
     allocator = torch.cuda.memory.CUDAPluggableAllocator(tonnage.torch.library(), "tonnage_malloc", "tonnage_free")
     torch.cuda.memory.change_current_allocator(allocator)
@@ -48,7 +48,7 @@ __all__ = [
     "tag",
 ]
 
-# What PyTorch can be told beside malloc and free: the method that takes it, and our function.
+# The hooks of PyTorch beside malloc and free: the method that takes it, and our function.
 _FUNCTIONS = {
     "set_reset_fn": "tonnage_empty_cache",
     "set_memory_fraction_fn": "tonnage_set_memory_fraction",
@@ -65,7 +65,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)
 _callbacks: list[typing.Any] = []
 # Whether anything was ever paused: a snapshot cannot show it.
 _paused_once = False
-# What had been counted when `torch.cuda.reset_accumulated_memory_stats()` was called last.
+# The counts when `torch.cuda.reset_accumulated_memory_stats()` was called last.
 _counted_before: dict[str, int] = {}
 
 
@@ -106,7 +106,7 @@ def install(plan: "str | os.PathLike[str] | None" = None, events: int = 65536) -
     missing = [method for method in _FUNCTIONS if not hasattr(plugged, method)]
     if missing:
         raise RuntimeError(
-            f"PyTorch {torch.__version__} cannot tell an allocator of record_stream and CUDA graphs "
+            f"PyTorch {torch.__version__} cannot notify an allocator of record_stream and CUDA graphs "
             f"({missing[0]} is missing), so tonnage's would not be safe; use PyTorch 2.9 or newer"
         )
     for method, name in _FUNCTIONS.items():
@@ -122,7 +122,7 @@ def install(plan: "str | os.PathLike[str] | None" = None, events: int = 65536) -
     except RuntimeError as error:
         raise RuntimeError(
             "PyTorch has used CUDA already, and its allocator cannot be changed any more; "
-            "call tonnage.torch.install() first, before tensors are made and before torch.cuda is asked"
+            "call tonnage.torch.install() first, before tensors are made and before torch.cuda is used"
         ) from error
     functions.tonnage_complete()
     functions.tonnage_event_names.restype = ctypes.c_char_p
@@ -181,7 +181,7 @@ def begin_step() -> None:
 
 @contextlib.contextmanager
 def tag(name: str) -> "typing.Iterator[None]":
-    """What this thread puts on the GPU inside of the block has the name, so that it can be paused.
+    """Tensors that this thread puts on the GPU inside of the block have the name, so that they can be paused.
 
     The thread that runs a backward pass is another one: gradients that it makes have no tag. Memory of CUDA graphs has
     none either.
@@ -205,11 +205,12 @@ def _tag(name: str) -> int:
 
 
 def pause(name: str, keep: bool = False) -> int:
-    """Gives the memory of what has a tag back to the GPU, and keeps the addresses. Returns the bytes that came back.
+    """Gives the memory of tensors with a tag back to the GPU, and keeps the addresses. Returns the freed bytes.
 
-    Until `resume(name)` nobody may read or write those tensors. With `keep` what is in them is copied to memory of the
-    host, and is there again afterwards; otherwise it is lost. All work on the GPU is waited for. Memory comes back in
-    pages, of 2 MiB as a rule: a page that something else lies on too stays. Tensors may be freed while they are paused.
+    Until `resume(name)` no thread may read or write the tensors. With `keep` their contents are copied to memory of the
+    host, and are there again afterwards; otherwise they are lost. All work on the GPU is waited for. Memory comes back
+    in pages, of 2 MiB as a rule: a page that something else lies on too stays. Tensors may be freed while they are
+    paused.
     """
     global _paused_once
     given: int = _answer(_functions().tonnage_pause, _tag(name), keep)
@@ -218,9 +219,9 @@ def pause(name: str, keep: bool = False) -> int:
 
 
 def resume(name: str) -> int:
-    """Brings memory back to what has a tag, at the same addresses. Returns the bytes.
+    """Brings memory back to tensors with a tag, at the same addresses. Returns the bytes.
 
-    If there is not enough memory, `torch.OutOfMemoryError` says how much is missing, and all of it stays paused.
+    If there is not enough memory, `torch.OutOfMemoryError` reports how much is missing, and all of it stays paused.
     """
     return _answer(_functions().tonnage_resume, _tag(name))
 
@@ -239,8 +240,8 @@ def allow_spill(name: str) -> None:
 
 @contextlib.contextmanager
 def hold(name: str) -> "typing.Iterator[None]":
-    """Inside of the block, what has a tag has its memory and is not spilled. What was spilled of it comes back first.
-    If there is not enough memory, other tags that nobody holds make way, and else `torch.OutOfMemoryError` is raised.
+    """Inside of the block, tensors with a tag have their memory and are not spilled. Spilled tensors come back first.
+    If there is not enough memory, other tags that no thread holds make way; else `torch.OutOfMemoryError` is raised.
 
     Work that was launched inside of the block may go on after it: it is waited for before something is spilled.
     """
@@ -254,9 +255,9 @@ def hold(name: str) -> "typing.Iterator[None]":
 
 
 def on_shortage(callback: "typing.Callable[[int], int]") -> None:
-    """Calls a function before a request is refused, with the bytes that are asked for. It frees tensors that the
-    program can do without, and returns how many bytes that was; then the request is made again. Functions are called in
-    the order in which they were named here, on the thread that asks, and are never forgotten. An exception counts as 0.
+    """Calls a function before a request is refused, with the requested bytes. It frees tensors that the program can do
+    without, and returns how many bytes that was; then the request is made again. Functions are called in the order in
+    which they were named here, on the requesting thread, and are never forgotten. An exception counts as 0.
     """
 
     def call(needed: int) -> int:
@@ -289,9 +290,9 @@ def _functions() -> ctypes.CDLL:
 
 
 def memory_stats() -> dict[str, int]:
-    """What the allocator has and what it did, exact to the byte.
+    """The memory and the counters of the allocator, exact to the byte.
 
-    `requested_bytes` is what PyTorch asked for, `allocated_bytes` the blocks that hold it, `reserved_bytes` what is
+    `requested_bytes` is what PyTorch requested, `allocated_bytes` the blocks that hold it, `reserved_bytes` what is
     held from the GPU; each with `.current`, `.peak` (since `reset_peak_memory_stats`) and `.peak_ever`. A block that
     was freed while another stream used it counts as allocated until that stream is done. `paused_bytes` are allocated
     and not reserved. `.total` is the sum of all blocks that were ever handed out. The rest are counts.
@@ -320,7 +321,7 @@ class Event(typing.NamedTuple):
     serve, and `refused` if none of them helped, with what the GPU had free as address."""
     address: int
     bytes: int
-    """As asked for where it is about a block or a request; whole pages where it is about memory."""
+    """As requested where it is about a block or a request; whole pages where it is about memory."""
     stream: int
 
 
@@ -330,7 +331,7 @@ def events() -> list[Event]:
 
 
 def _read() -> tuple[list[tuple[int, ...]], list[Event]]:
-    """Every block as address, bytes, bytes asked for, state and stream, and the last events, of the same moment."""
+    """Every block as address, bytes, bytes requested, state and stream, and the last events, of the same moment."""
     functions = _functions()
     names = functions.tonnage_event_names().decode().split()
     room = 0
@@ -360,11 +361,11 @@ _ACTIONS = {
 
 
 def snapshot() -> dict[str, typing.Any]:
-    """What is allocated now and the last events, in the form of `torch.cuda.memory._snapshot()`.
+    """The current allocations and the last events, in the form of `torch.cuda.memory._snapshot()`.
 
     A segment is a range of memory that is mapped without a hole; all streams share them, so the stream of a segment is
-    0 and says nothing. Events have no times, and blocks have no lines: PyTorch does not tell a plugged allocator who
-    asked.
+    0 and means nothing. Events have no times, and blocks have no lines: PyTorch does not pass the
+    requester to a plugged allocator.
     """
     device = _functions().tonnage_device()
     blocks, kept = _read()
@@ -433,8 +434,8 @@ def dump_snapshot(path: "str | os.PathLike[str]") -> None:
 
 
 def _answer_for_torch() -> None:
-    """Lets `torch.cuda.memory_allocated()` and its like answer. PyTorch asks no plug-in: it raises in `torch.cuda`, and
-    answers 0 in `torch.accelerator`.
+    """Lets `torch.cuda.memory_allocated()` and its like answer. PyTorch queries no plugin: it raises in `torch.cuda`,
+    and answers 0 in `torch.accelerator`.
     """
     functions = {
         "_cuda_memoryStats": _torch_stats,
@@ -472,7 +473,7 @@ def _refuse_checkpoint(*_: typing.Any) -> typing.NoReturn:
     raise RuntimeError(
         "tonnage: torch.compile(mode='reduce-overhead') keeps its CUDA graphs in trees, which need checkpoints of a "
         "pool that only PyTorch's own allocator has. Set torch._inductor.config.triton.cudagraph_trees = False, so "
-        "that each graph has a pool of its own, or compile without mode='reduce-overhead'"
+        "that each graph has its own pool, or compile without mode='reduce-overhead'"
     )
 
 
@@ -527,7 +528,7 @@ def _torch_stats(device: int) -> dict[str, typing.Any]:
 
 
 def _counts(stats: dict[str, int]) -> dict[str, int]:
-    """What only grows, until `torch.cuda.reset_accumulated_memory_stats()`."""
+    """The counters that only grow, until `torch.cuda.reset_accumulated_memory_stats()`."""
     pages = {"allocated": stats["pages_obtained"], "freed": stats["pages_given_back"]}
     counts = {f"reserved_bytes.{name}": count * stats["page_bytes"] for name, count in pages.items()}
     counts |= {f"segment.{name}": count for name, count in pages.items()}

@@ -4,9 +4,9 @@
     python3 tests/allocator/measure.py --tonnage target/debug/tonnage --python .venv/bin/python [NAME …]
 
 A recording is made by `tonnage run` from each program of `programs.py`, a plan by `tonnage plan --for-runtime`, and the
-figures come from `tonnage replay --json`. What exists in the folder (`--folder`) is used again. For each allocator:
-reserved on a device with room, and the smallest device on which the recording completes, context left out, both above
-the most that was alive, in percent.
+figures come from `tonnage replay --json`. Files that exist in the folder (`--folder`) are used again. For each
+allocator: reserved on a device with room, and the smallest device on which the recording completes, context left out,
+both above the most that was alive, in percent.
 """
 
 import argparse

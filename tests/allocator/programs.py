@@ -240,7 +240,7 @@ def residual_net():
 
 
 def sharded(streams, lengths):
-    """Weights in four parts: a layer is gathered on a stream of its own, one ahead, its gradients leave on another."""
+    """Weights in four parts: a layer is gathered on its own stream, one ahead, its gradients leave on another."""
     width, layers, parts = 2048, 16, 4
     gather = torch.cuda.Stream()
     leave = torch.cuda.Stream() if streams > 2 else gather

@@ -5,8 +5,8 @@
     TONNAGE=target/release/tonnage TORCH_PYTHON=.venv/bin/python TORCH_SPEED=target/release/examples/torch_speed \\
         .venv/bin/python tests/allocator/speed.py
 
-So many blocks are live, and then, 100,000 times, a random one is freed and a random size is asked for in its place.
-Both run the same calls with the same loop (`tests/torch/speed_allocator.py` says what is in torch's figure) and take
+So many blocks are live, and then, 100,000 times, a random one is freed and a random size is requested in its place.
+Both run the same calls with the same loop (`tests/torch/speed_allocator.py` reports what is in torch's figure) and take
 turns. Nanoseconds of the processor for a pair: best round, and the median of the turns' medians.
 """
 

@@ -17,7 +17,7 @@ PACKAGES = {
               "torchao==0.12.0"],
     "2.9.1": ["numpy", "torchvision", "timm==1.0.24", "transformers==4.57.1", "peft==0.18.0", "accelerate",
               "xformers==0.0.33.post2"],
-    "2.11.0": ["numpy", "transformers", "accelerate", "einops", "einx", "jaxtyping", "regex", "tiktoken"],
+    "2.11.0": ["numpy", "pandas", "transformers", "accelerate", "einops", "einx", "jaxtyping", "regex", "tiktoken"],
     "2.13.0": ["numpy", "transformers", "peft", "accelerate"],
     NEWEST: ["transformers", "accelerate", "lightning", "torchvision", "timm", "peft", "trl", "bitsandbytes",
              "torchao", "diffusers", "ultralytics", "openai-whisper", "torch-geometric", "sentence-transformers",

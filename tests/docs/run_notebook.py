@@ -45,7 +45,7 @@ def shown(cell: nbformat.NotebookNode) -> str:
 
 
 def problems(notebook: nbformat.NotebookNode) -> list[str]:
-    """What is missing."""
+    """The parts that are missing."""
     found = []
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for source, words in SHOWS.items():

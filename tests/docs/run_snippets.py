@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Runs every command and snippet of README.md and docs/, and compares what they print with what the page says.
+"""Runs every command and snippet of README.md and docs/, and compares their output with the page.
 
     python3 tests/docs/run_snippets.py --python VENV/bin/python [--update] [PAGE …]
 
-Each page runs in a folder of its own, whose path reads `/job` in what is compared; VENV, which has the wheel and torch,
-is first on the path. What a fenced block means:
+Each page runs in its own folder, whose path reads `/job` in what is compared; VENV, which has the wheel and torch,
+is first on the path. The meaning of a fenced block:
 
 sh        runs in bash, one command after the other. A `text` block right below it is what the commands print, stdout
           and stderr together; without one, they print nothing. Lines joined by `\\` and here-documents are one command.
@@ -12,7 +12,7 @@ sh        runs in bash, one command after the other. A `text` block right below 
 python    runs, all blocks of a page in one process. A `text` block right below it is what it prints.
 any       with a first line such as `# train.py` is written to that file.
 
-What a reader need not see stands in HTML comments above a block, one for each line:
+Settings that a reader need not see stand in HTML comments above a block, one for each line:
 
 <!-- exit: 1 -->             the exit code of the block's last command; all others end with 0
 <!-- output: not shown -->   the block may print anything
@@ -23,7 +23,7 @@ What a reader need not see stands in HTML comments above a block, one for each l
 <!-- run: command -->        prepares something
 
 A `…` within a line stands for anything: the line is cut there. A page with a lone `…`, a prompt or an exit code in a
-block fails. What is left out is listed at the end. `--update` writes what was printed into the page, except into
+block fails. Skipped blocks are listed at the end. `--update` writes what was printed into the page, except into
 excerpts; read the difference before you commit it.
 """
 
@@ -63,7 +63,7 @@ LIMIT = 300
 
 @dataclass
 class Marks:
-    """What the comments above a block say."""
+    """The settings in the comments above a block."""
 
     #: Why it is not run.
     reason: str | None = None
@@ -96,7 +96,7 @@ class Block:
 
 @dataclass
 class Page:
-    """What came out of a page."""
+    """The result of a page."""
 
     name: str
     ran: int = 0
@@ -186,7 +186,7 @@ def matches(expected: list[str], actual: list[str], marks: Marks | None = None) 
 
 
 def updated(expected: list[str], actual: list[str], marks: Marks) -> list[str] | None:
-    """What the page should say instead, or nothing if that takes a person."""
+    """The new text of the page, or nothing if that takes a person."""
     if marks.excerpt:
         return None
     return [next((line for line in expected if matches([line], [one], marks)), one) for one in actual]
@@ -255,7 +255,7 @@ class Folder:
 
 
 class Interpreter:
-    """One Python for all blocks of a page. What it and its children print goes to a file, replies through a pipe."""
+    """One Python for all blocks of a page. The output of it and its children goes to a file, replies through a pipe."""
 
     LOOP = """
 import json, sys, traceback
@@ -373,7 +373,7 @@ def run_block(page: Page, folder: Folder, block: Block, below: Block | None) -> 
 
 
 def compare(page: Page, where: str, block: Block, output: Block | None, printed: list[str]) -> None:
-    """Notes as a failure what a block printed, if the page says something else."""
+    """Notes the output of a block as a failure, if the page has other output."""
     if output is None:
         if printed and block.marks.shown:
             page.failures.append(f"{where}: prints, but no `text` block is below it\n" + "\n".join(printed))
@@ -429,11 +429,11 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="write what was printed into the pages")
     parser.add_argument("pages", nargs="*", type=Path, help="all, unless some are named")
     options = parser.parse_args()
-    # Not resolved: the link is what tells Python its environment.
+    # Not resolved: Python finds its environment by the link.
     python = options.python.absolute()
     pages = [page.resolve() for page in options.pages] or default_pages()
     with ThreadPoolExecutor(options.jobs) as pool:
-        # Those with the most runs first, so that none is waited for at the end.
+        # Pages with the most runs first, so that none is waited for at the end.
         order = sorted(pages, key=lambda page: -len(SLOW.findall(page.read_text(encoding="utf-8"))))
         futures = {page: pool.submit(run_page, page, python) for page in order}
         results = [futures[page].result() for page in pages]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""action.yml and .pre-commit-hooks.yaml: what they run, with a `tonnage` that only says how it was called."""
+"""action.yml and .pre-commit-hooks.yaml: what they run, with a `tonnage` that only reports how it was called."""
 
 import os
 import re

@@ -29,7 +29,7 @@ INSTEAD = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_plain_words(page):
-    # What commands print is theirs.
+    # The output of commands is not prose.
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     text = " ".join(prose.split())
     found = {m[0]: better for words, better in INSTEAD.items() for m in re.finditer(words, text, re.IGNORECASE)}

@@ -102,7 +102,8 @@ class Context:
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "CUDA_", "TORCH"))
         }
-        line = [self.tonnage, "run", "--json", "--no-progress", "--gpu", self.job.gpu, *options]
+        # The figures of some jobs are files that the job writes, all of them below its working directory.
+        line = [self.tonnage, "run", "--json", "--no-progress", "--side-effects", "--gpu", self.job.gpu, *options]
         line += ["--force", "-o", str(self.folder / "out.tonnage"), "--", str(self.python()), *map(str, command)]
         shown = [f"{name}={value}" for name, value in variables.items()]
         shown += ["tonnage run", "--gpu", self.job.gpu, *options, "--", "python", *map(str, command)]

@@ -98,7 +98,7 @@ class Place:
         assert snapshot(self.root) == self.before
 
     def environment(self, by="preload", through=()):
-        """Of a protected program."""
+        """The changes of a protected program."""
         self.changes.mkdir(exist_ok=True)
         prefixes = [self.changes, "/dev", "/proc", "/sys", "/run", *through]
         (self.changes / "through").write_text("".join(f"{prefix}\n" for prefix in prefixes))

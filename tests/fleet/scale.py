@@ -95,7 +95,7 @@ def forecast(number: int) -> dict:
 
 
 def measured(words: list[str]) -> tuple[str, float, float]:
-    """What a command printed, its seconds, and the MiB of the largest process so far."""
+    """The output of a command, its seconds, and the MiB of the largest process so far."""
     began = time.monotonic()
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began

@@ -3,7 +3,7 @@
 
 There is no container runtime. An image is a folder in which its commands start, a `PATH`, and files that lie elsewhere
 here. A path below a mount of a volume is led to the folder of that volume, in the words of a command and in nothing
-else. What becomes of a container is written into the status of its pod, as a kubelet does.
+else. The state of a container is written into the status of its pod, as a kubelet does.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 
 from cluster import Cluster
 
-# What a kubelet keeps of the last words of a container.
+# The length of a container's last output that a kubelet keeps.
 LAST_WORDS = 4096
 
 
 @dataclass
 class Image:
-    """What a container finds in its image."""
+    """The files that a container finds in its image."""
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)

@@ -28,9 +28,9 @@ from webhook import Authority, free_port, openssl, wait
 DRA = "/apis/resource.k8s.io/v1"
 REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 DRIVER = "gpu.nvidia.com"
-# An H100 as NVIDIA's driver tells it.
+# An H100 as NVIDIA's driver reports it.
 PRODUCT, MEMORY = "NVIDIA H100 80GB HBM3", "81559Mi"
-# Those that a pod with a claim needs, a Deployment and a Job. Without a kubelet, others would evict pods.
+# Controllers that a pod with a claim needs, a Deployment and a Job. Without a kubelet, others would evict pods.
 CONTROLLERS = (
     "resourceclaim-controller,serviceaccount-controller,garbage-collector-controller,namespace-controller,"
     "deployment-controller,replicaset-controller,job-controller"
@@ -39,7 +39,7 @@ CONTROLLERS = (
 
 @dataclass
 class Answer:
-    """What the API server says."""
+    """The answer of the API server."""
 
     status: int
     body: Any
@@ -47,7 +47,7 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """The reason, if it says no."""
+        """The reason, if it refuses."""
         return str(self.body.get("message", ""))
 
 
@@ -126,7 +126,7 @@ class Cluster:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.egress = Egress(folder / "egress.sock")
         self.local = threading.local()
-        # With this word before it, a program ends with whoever started it, however that ends.
+        # With this word before it, a program ends with the process that started it, however that ends.
         setpriv = shutil.which("setpriv")
         self.before = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
@@ -190,7 +190,7 @@ class Cluster:
             "egress-selector-config-file": egress,
             "endpoint-reconciler-type": "none",
             "etcd-servers": f"http://127.0.0.1:{self.etcd}",
-            # An older version of claims, as the driver of another release may ask for them.
+            # An older version of claims, as the driver of another release may request them.
             "runtime-config": "resource.k8s.io/v1beta2=true",
             "secure-port": self.port,
             "service-account-issuer": "https://kubernetes.default.svc",
@@ -259,7 +259,7 @@ class Cluster:
         return process
 
     def log(self, name: str) -> str:
-        """What a program has written."""
+        """The output of a program."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def stop(self) -> None:
@@ -286,7 +286,7 @@ class Cluster:
         kind: str = "application/json",
         token: str | None = None,
     ) -> Answer:
-        """Asks the API server, over the connection of this thread."""
+        """Sends a request to the API server, over the connection of this thread."""
         headers = {"Authorization": f"Bearer {token or self.tokens['admin']}", "Content-Type": kind}
         text = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         for attempt in (1, 2):
@@ -303,7 +303,7 @@ class Cluster:
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 self.local.connection = None
-                # A connection that was kept may have ended; a new one tells the truth.
+                # A connection that was kept may have ended; a new one shows the true state.
                 if attempt == 2 or isinstance(error, ConnectionRefusedError):
                     raise OSError(str(error)) from error
         warnings = [value for name, value in response.getheaders() if name.lower() == "warning"]
@@ -345,7 +345,7 @@ class Cluster:
         return str(self.create(path, {"spec": {"expirationSeconds": 3600}}).body["status"]["token"])
 
     def add_nodes(self, count: int, gpus: int) -> None:
-        """Nodes with GPUs whose memory is shared, as NVIDIA's driver tells them with `--consumable-shares=memory`."""
+        """Nodes with GPUs whose memory is shared, as NVIDIA's driver reports them with `--consumable-shares=memory`."""
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda node: self.add_node(node, gpus), range(count)))
 
@@ -356,7 +356,7 @@ class Cluster:
         self.add_gpus(name, number, gpus)
 
     def add_ready_node(self, name: str, labels: dict[str, str]) -> None:
-        """A node as a kubelet tells it, without GPUs."""
+        """A node as a kubelet reports it, without GPUs."""
         labels = {"kubernetes.io/hostname": name, **labels}
         self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
         room = {"cpu": "1000", "memory": "1000Gi", "pods": "1000"}
@@ -369,7 +369,7 @@ class Cluster:
         self.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
 
     def add_gpus(self, name: str, number: int, gpus: int) -> None:
-        """The GPUs of a node, as a driver tells them."""
+        """The GPUs of a node, as a driver reports them."""
         devices = [
             {
                 "name": f"gpu-{gpu}",
@@ -424,7 +424,7 @@ class Namespace:
         wait("there: an account", lambda: cluster.get(f"/api/v1/namespaces/{name}/serviceaccounts/default"))
 
     def template(self, name: str, capacity: str | None = None, **more: Any) -> None:
-        """What claims are made from; without a capacity as they mostly are."""
+        """The templates that claims are made from; without a capacity as they mostly are."""
         path = f"{DRA}/namespaces/{self.name}/resourceclaimtemplates"
         self.cluster.create(path, {"metadata": {"name": name}, "spec": {"spec": claim_spec(capacity, **more)}})
 
@@ -447,12 +447,12 @@ class Namespace:
         return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
 
     def waiting(self) -> dict[str, str]:
-        """Pods whose claims the scheduler cannot satisfy now, and what it says."""
+        """Pods whose claims the scheduler cannot satisfy now, and its reason."""
         found = {}
         for pod in self.cluster.items(self.pods):
             for condition in pod.get("status", {}).get("conditions", []):
                 said = condition.get("message", "")
-                # Before, it says that there is no claim yet.
+                # Before, it reports that there is no claim yet.
                 if condition["type"] == "PodScheduled" and "cannot allocate all claims" in said:
                     found[pod["metadata"]["name"]] = said
         return found
@@ -469,7 +469,7 @@ class Namespace:
         return self.cluster.items(self.claims)
 
     def events(self, pod: str, reason: str) -> list[str]:
-        """What was said of a pod."""
+        """The events of a pod."""
         events = self.cluster.items(f"/api/v1/namespaces/{self.name}/events")
         return [one["message"] for one in events if one["involvedObject"]["name"] == pod and one["reason"] == reason]
 
@@ -488,7 +488,7 @@ def claim_spec(capacity: str | None = None, **more: Any) -> Any:
 
 
 def written(claim: Any) -> str | None:
-    """The memory that a claim asks for."""
+    """The memory that a claim requests."""
     request = claim["spec"]["devices"]["requests"][0]["exactly"]
     return request.get("capacity", {}).get("requests", {}).get("memory")
 

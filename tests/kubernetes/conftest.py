@@ -26,7 +26,7 @@ from webhook import Webhook, wait
 
 SERVICE, SYSTEM = "tonnage-admit", "tonnage-system"
 MIB = 1 << 20
-# Of the GPUs of the tests.
+# The GPUs of the tests.
 GPU, GPU_MIB = "h100-80gb", 81_559
 
 
@@ -86,7 +86,7 @@ class Site:
         return Webhook(self.cluster, self.program, self.store, name, f"{SERVICE}.{SYSTEM}.svc")
 
     def start(self, mode: str) -> Webhook:
-        """The webhook in this mode, and the API server asks it."""
+        """The webhook in this mode, and the API server calls it."""
         self.stop()
         self.webhook = self.new()
         self.webhook.more = self.more
@@ -95,7 +95,7 @@ class Site:
         return self.webhook
 
     def register(self, mode: str, authorities: bytes, url: str | None = None, seconds: float = 30) -> None:
-        """Registers the webhook with these authorities, and waits until the API server asks it."""
+        """Registers the webhook with these authorities, and waits until the API server calls it."""
         (one,) = (
             one
             for one in self.manifests.read(self.manifests.DEPLOY / mode)
@@ -112,13 +112,13 @@ class Site:
         wait("asked: the webhook", self.is_asked, seconds)
 
     def is_asked(self) -> bool:
-        """Whether the API server asks the webhook, which says something of what no GPU has in every mode."""
+        """Whether the API server calls the webhook, which in every mode answers a claim that no GPU can fill."""
         claim = {"metadata": {"name": "probe"}, "spec": claim_spec("1000Gi")}
         answer = self.cluster.request("POST", f"{DRA}/namespaces/default/resourceclaims?dryRun=All", claim)
-        return "tonnage: the job asks for" in f"{answer.message}{answer.warnings}"
+        return "tonnage: the job requests" in f"{answer.message}{answer.warnings}"
 
     def stop(self) -> None:
-        """Ends the webhook, and nobody asks it any more."""
+        """Ends the webhook, and the API server calls it no longer."""
         self.cluster.delete(f"{REGISTRATIONS}/{SERVICE}")
         if self.webhook and self.webhook.process:
             wait("not asked: the webhook", lambda: not self.is_asked(), 30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Jobs that nobody has forecast, on a real control plane: held, run dry with real torch, filled and placed.
+"""Jobs without a forecast, on a real control plane: held, dry-run with real torch, filled and placed.
 
 The manifests of deploy/kubernetes/dry-runs are applied as they are; webhook and controller have the tokens of their
 service accounts. Job, pod and their ends are Kubernetes' own; agent.py runs the containers of one node without a GPU.
@@ -66,7 +66,7 @@ class Controllers:
         self.process.wait()
 
     def lines(self) -> list[Any]:
-        """What controllers have written."""
+        """The output of the controllers."""
         lines = self.cluster.log("controller").splitlines() if self.count else []
         return [json.loads(line) for line in lines if line.startswith("{")]
 
@@ -77,7 +77,7 @@ class Controllers:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What lies in the image of the jobs."""
+    """The files in the image of the jobs."""
     folder = tmp_path_factory.mktemp("image")
     (folder / "train.py").write_text(TRAIN)
     (folder / "fail.py").write_text(FAIL)
@@ -148,7 +148,7 @@ def jobs(
 
 
 def register_pods(site: Site, namespace: Namespace) -> None:
-    """Has the API server ask about pods, and waits until it does."""
+    """Has the API server call the webhook for pods, and waits until it does."""
     assert site.webhook is not None
     (one,) = (
         one
@@ -169,7 +169,7 @@ def pod(name: str, words: list[str], template: str = "gpu", **more: Any) -> Any:
 
 
 def gates(pod: Any) -> list[str]:
-    """What a pod waits for."""
+    """The gates that a pod waits for."""
     return [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
 
 
@@ -189,7 +189,7 @@ def forecasts(jobs: Namespace) -> list[Any]:
 
 
 def number_of(image: Path, words: list[str]) -> str:
-    """What `tonnage forecast make` says at a terminal, as a claim asks for it."""
+    """The output of `tonnage forecast make` at a terminal, as a claim requests it."""
     environment = {**os.environ, "PATH": f"{Path(os.environ['TORCH_PYTHON']).parent}:{os.environ['PATH']}"}
     command = [os.environ["TONNAGE"], "forecast", "make", "--json", "--gpu", "h100-80gb", "--", *words]
     made = subprocess.run(command, cwd=image, env=environment, check=True, capture_output=True)
@@ -288,7 +288,7 @@ def test_killed_at_ten_random_points_it_is_right_in_the_end(
     seen: set[str | None] = set()
     is_over = threading.Event()
 
-    def look() -> None:
+    def watch_claims() -> None:
         while not is_over.is_set():
             try:
                 seen.update(written(claim) for claim in jobs.all_claims())
@@ -296,7 +296,7 @@ def test_killed_at_ten_random_points_it_is_right_in_the_end(
                 return
             time.sleep(0.05)
 
-    watcher = threading.Thread(target=look, daemon=True)
+    watcher = threading.Thread(target=watch_claims, daemon=True)
     watcher.start()
     for number, name in enumerate(names):
         create(jobs, name, ["python", "train.py", str(1024 * (number + 1)), "1"])

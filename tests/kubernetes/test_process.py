@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""The webhook as a process, with a server in place of Kubernetes' API server that lists and watches as it is told.
+"""The webhook as a process, with a server in place of Kubernetes' API server that lists and watches on command.
 
     TONNAGE_ADMIT=target/debug/tonnage-admit python -m pytest tests/kubernetes/test_process.py
 
-Needs openssl. What a real API server makes of the answers is not shown here.
+Needs openssl. The effect of the answers on a real API server is not shown here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ POD = {
 
 
 class Server:
-    """Pods and slices that are listed and watched over TLS, and whoever is not who should ask is refused."""
+    """Pods and slices that are listed and watched over TLS, and a client other than the API server is refused."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -67,7 +67,7 @@ class Server:
                 outer.answer(self)
 
             def log_message(self, *_: Any) -> None:
-                """Says nothing."""
+                """Writes nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -104,7 +104,7 @@ class Server:
         request.wfile.write(text)
 
     def watch(self, request: BaseHTTPRequestHandler, path: str) -> None:
-        """Sends what is told, in two pieces each."""
+        """Sends the given events, in two pieces each."""
         request.send_response(200)
         request.send_header("Transfer-Encoding", "chunked")
         request.end_headers()
@@ -122,7 +122,7 @@ class Server:
         request.wfile.write(b"0\r\n\r\n")
 
     def tell(self, event: Any) -> None:
-        """Tells the newest watch of pods."""
+        """Notifies the newest watch of pods."""
         wait("watched: pods", lambda: self.watches, 20)
         self.watches[-1].put(event)
 
@@ -133,7 +133,7 @@ class Server:
         return self.processes[-1]
 
     def log(self, name: str) -> str:
-        """What a program has written."""
+        """The output of a program."""
         return (self.folder / f"{name}.log").read_text()
 
 
@@ -189,7 +189,7 @@ def test_pods_are_listed_watched_and_looked_up(server: Server) -> None:
     wait("seen: the pod", lambda: "gone" not in ask(webhook)["warnings"][0], 20)
     server.tell({"type": "DELETED", "object": {**POD, "metadata": {**POD["metadata"], "resourceVersion": "6"}}})
     wait("seen: that it is gone", lambda: "gone" in ask(webhook)["warnings"][0], 20)
-    # One that is newer than the watch is asked for.
+    # One that is newer than the watch is requested.
     server.pods.append(POD)
     assert "gone" not in ask(webhook)["warnings"][0]
 
@@ -213,7 +213,7 @@ def test_watches_that_break_again_and_again_are_soon_back(server: Server) -> Non
     for _ in range(6):
         watches = len(server.watches)
         server.tell("break")
-        # Whoever waited longer after each would miss pods for half a minute in the end.
+        # A client that waited longer after each would miss pods for half a minute in the end.
         wait("watched again", lambda watches=watches: len(server.watches) > watches, 5)
     failed = [line["message"] for line in webhook.lines() if line["event"] == "watch failed"]
     assert len(failed) == 6 and all("does not answer" in line for line in failed), failed
@@ -275,7 +275,7 @@ def test_whoever_talks_nonsense_or_not_at_all_is_not_waited_for(server: Server) 
     webhook = start(server)
     silent = [socket.create_connection(("127.0.0.1", webhook.port)) for _ in range(50)]
     silent[0].sendall(os.urandom(10_000))
-    # This one has finished the handshake of TLS, and then says nothing.
+    # This one has finished the handshake of TLS, and then sends nothing.
     quiet = connect(webhook)
     quiet.connect()
     large = connect(webhook)

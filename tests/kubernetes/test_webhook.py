@@ -31,17 +31,17 @@ Gpus = Callable[[int, int], None]
 
 
 def words(name: str) -> list[str]:
-    """A command of a forecast of its own."""
+    """A command of its own forecast."""
     return ["python", "train.py", f"--job={name}"]
 
 
 def message(claim: Any) -> str:
-    """What the webhook has said of a claim."""
+    """The message of the webhook about a claim."""
     return str(claim["metadata"].get("annotations", {}).get("tonnage.dev/message", ""))
 
 
 def counts(claims: Iterable[Any]) -> dict[str | None, int]:
-    """How many claims ask for how much."""
+    """How many claims request how much."""
     found: dict[str | None, int] = {}
     for claim in claims:
         found[written(claim)] = found.get(written(claim), 0) + 1
@@ -59,7 +59,7 @@ def test_a_claim_without_a_number_is_filled_and_charged(site: Site, namespace: N
     assert written(claim) == f"{SMALL}Mi"
     assert allocated(claim) == [("node-0/gpu-0", f"{SMALL}Mi")]
     assert claim["metadata"]["annotations"]["tonnage.dev/forecast"] == name
-    assert "asks for 27.49 GiB of each GPU" in message(claim)
+    assert "requests 27.49 GiB of each GPU" in message(claim)
 
 
 def test_six_jobs_run_on_three_gpus_where_three_do_without(site: Site, namespace: Namespace, gpus: Gpus) -> None:
@@ -95,11 +95,11 @@ def test_what_no_gpu_holds_is_refused_with_the_reason(site: Site, namespace: Nam
     (said, *_) = wait("refused: the claim", lambda: namespace.events("huge", "FailedResourceClaimCreation"))
     assert 'admission webhook "claims.tonnage.dev" denied the request: tonnage: the job does not fit' in said
     assert namespace.claim("huge") is None and not namespace.placed()
-    # Whoever asks for it by hand is told at once.
+    # A claim that requests it by hand is answered at once.
     claim = {"metadata": {"name": "hand"}, "spec": claim_spec("96Gi")}
     answer = namespace.cluster.request("POST", namespace.claims, claim)
     assert answer.status == 403 and answer.body["reason"] == "Forbidden"
-    assert "the job asks for 96.00 GiB of one GPU, the largest has 79.65 GiB: it would never start" in answer.message
+    assert "the job requests 96.00 GiB of one GPU, the largest has 79.65 GiB: it would never start" in answer.message
     # A GPU that is larger, which comes later, is known without a restart: the same claim is taken then.
     large = {"memory": {"value": "143771Mi"}}
     pool = {"name": "large", "generation": 1, "resourceSliceCount": 1}
@@ -127,7 +127,7 @@ def test_advise_only_says(site: Site, namespace: Namespace, gpus: Gpus) -> None:
     hand = {"metadata": {"name": "hand"}, "spec": claim_spec("96Gi")}
     answer = namespace.cluster.request("POST", namespace.claims, hand)
     assert answer.status == 201 and len(answer.warnings) == 1
-    assert "tonnage: the job asks for 96.00 GiB of one GPU" in answer.warnings[0]
+    assert "tonnage: the job requests 96.00 GiB of one GPU" in answer.warnings[0]
 
 
 def test_enforce_refuses_too_little_and_gives_whole_gpus(site: Site, namespace: Namespace, gpus: Gpus) -> None:
@@ -139,10 +139,10 @@ def test_enforce_refuses_too_little_and_gives_whole_gpus(site: Site, namespace: 
     site.start("enforce")
     namespace.pod("little", words("enforced"), "little")
     (said, *_) = wait("refused: the claim", lambda: namespace.events("little", "FailedResourceClaimCreation"))
-    assert "tonnage: the job asks for 20.00 GiB of each GPU and may take 27.49 GiB" in said
+    assert "tonnage: the job requests 20.00 GiB of each GPU and may take 27.49 GiB" in said
     namespace.pod("enough", words("enforced"), "enough")
     namespace.pod("filled", words("enforced"))
-    # Of the words alone it is not known what is meant, nor with the forecast of other words.
+    # The words alone do not identify the job, nor do they with the forecast of other words.
     namespace.pod("unknown", ["sh", "run.sh"], **{"tonnage.dev/forecast": name})
     wait("placed: three", lambda: len(namespace.placed()) == 3)
     assert written(namespace.claim("enough")) == "30Gi"
@@ -240,7 +240,7 @@ def test_without_its_role_it_is_not_ready_and_says_why(site: Site, namespace: Na
     cluster.delete(binding)
     one = site.new()
     try:
-        # What is allowed is kept for a moment.
+        # A permission is kept for a moment.
         token = cluster.tokens["webhook"]
         wait("forbidden: pods", lambda: cluster.request("GET", "/api/v1/pods", token=token).status == 403)
         with pytest.raises(AssertionError, match="not ready"):
@@ -277,7 +277,7 @@ def test_certificates_are_changed_without_a_restart(site: Site, namespace: Names
     wait("placed: the second", lambda: len(namespace.placed()) == 2)
     assert written(namespace.claim("after")) == f"{SMALL}Mi"
     assert webhook.process.poll() is None
-    # What another authority has signed is not trusted, and enforce lets nothing through.
+    # A certificate of another authority is not trusted, and enforce lets nothing through.
     stranger = Authority(namespace.cluster.folder / "stranger", "stranger")
     with pytest.raises(AssertionError, match="not asked"):
         site.register("enforce", stranger.certificate.read_bytes(), seconds=3)
@@ -350,7 +350,8 @@ def test_it_goes_on_when_the_api_server_has_restarted(site: Site, namespace: Nam
 def test_a_quiet_cluster_is_no_failure(site: Site, namespace: Namespace, gpus: Gpus) -> None:
     gpus(1, 1)
     webhook = site.start("fill")
-    # Longer than the webhook waits for a word of the API server, which says nothing of GPUs that stay as they are.
+    # Longer than the webhook waits for an event of the API server, which sends nothing about GPUs that stay as they
+    # are.
     time.sleep(170)
     assert [line for line in webhook.lines() if line["event"] == "watch failed"] == []
     # They are still watched.
@@ -414,7 +415,7 @@ def test_killed_amid_500_pods_it_loses_nothing(site: Site, namespace: Namespace,
 
 
 def answers(webhook: Webhook) -> bool:
-    """Whether somebody listens at the webhook's port."""
+    """Whether a process listens at the webhook's port."""
     try:
         http.client.HTTPConnection("127.0.0.1", webhook.port, timeout=1).connect()
     except OSError:
@@ -546,7 +547,7 @@ def created(namespace: Namespace, claim: Any, count: int) -> list[float]:
 
 
 def durations(cluster: Cluster) -> tuple[float, float]:
-    """How often the API server has asked the webhook, and how long that took together."""
+    """How often the API server has called the webhook, and how long that took together."""
     found = {"count": 0.0, "sum": 0.0}
     for line in cluster.request("GET", "/metrics").message.splitlines():
         for end in found:

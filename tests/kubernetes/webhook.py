@@ -15,7 +15,7 @@ from typing import Any
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port that no process listens on."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -56,7 +56,7 @@ class Authority:
 
 
 def api_server(cluster: Any, user: str) -> list[str]:
-    """The words that tell a program where the API server is, and who it is itself."""
+    """The arguments that give a program the address of the API server, and its own identity."""
     token = cluster.folder / f"{user}.token"
     token.write_text(cluster.tokens[user])
     words = ["--server", f"https://127.0.0.1:{cluster.port}", "--token", str(token)]
@@ -95,7 +95,7 @@ class Webhook:
         self.process = self.cluster.run(self.name, command)
 
     def get(self, path: str) -> int | None:
-        """The status of an address; none if nobody answers."""
+        """The status of an address; none without an answer."""
         assert self.process is not None
         assert self.process.poll() is None, self.cluster.log(self.name)[-3000:]
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
@@ -109,7 +109,7 @@ class Webhook:
             connection.close()
 
     def lines(self) -> Iterator[Any]:
-        """What it has written."""
+        """Its output."""
         for line in self.cluster.log(self.name).splitlines():
             if line.startswith("{"):
                 yield json.loads(line)

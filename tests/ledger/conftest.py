@@ -19,7 +19,7 @@ def faults(tmp_path_factory):
 
 
 class Ran:
-    """What a dry run printed, and its verdict."""
+    """The output of a dry run, and its verdict."""
 
     def __init__(self, done, recording):
         lines = done.stdout.splitlines()
@@ -45,7 +45,7 @@ class Ran:
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a program dry, on a device of 24 GiB unless told otherwise."""
+    """Dry-runs a program, on a device of 24 GiB unless set otherwise."""
 
     def run(*command, gpus=1, capacity="24GiB", before=(), options=(), environment=None):
         recording = tmp_path / "run.tonnage"

@@ -24,7 +24,7 @@ CAPACITIES = [1 << 30, (2 << 30) + 12345, 24 << 30, 80 << 30]
 
 
 def problems(program, seed, folder):
-    """What is wrong with the verdict of the program with this seed, as sentences."""
+    """The errors in the verdict of the program with this seed, as sentences."""
     devices, capacity = 1 + seed % 3, CAPACITIES[seed // 3 % len(CAPACITIES)]
     answers, recording = folder / f"{seed}.txt", folder / f"{seed}.tonnage"
     line = [os.environ["TONNAGE"], "run", "--gpu", "rtx3090", "--gpus", devices, "--capacity", capacity]

@@ -11,7 +11,7 @@ import pytest
 
 # A job that begins with Python is to have torch, which is not needed here.
 PYTHON = ["sh", "-c", 'exec "$@"', "sh", sys.executable]
-# A process that takes a GiB, and ends as its first argument says.
+# A process that takes a GiB, and ends as its first argument specifies.
 WORKER = """
 import ctypes, os, signal, sys, time
 how = sys.argv[1]
@@ -163,7 +163,7 @@ def test_a_process_that_is_tried_again_has_not_failed(run, here):
     assert (ran.status, ran.verdict["outcome"]) == (2, "failed")
 
 
-# Takes so many GiB as its argument says, or as the file that it names.
+# Takes so many GiB as its argument specifies, or as the file that it names.
 TAKE = """
 import ctypes, os, sys
 size = sys.argv[1] if sys.argv[1].isdigit() else open(sys.argv[1]).read()
@@ -242,7 +242,7 @@ def test_a_rank_that_tonnage_starts_is_named(here):
 
 @pytest.mark.parametrize(("uses", "outcome"), [("", "no_device"), ("{python} worker.py well\n", "fits")])
 def test_a_process_that_a_job_leaves_in_the_background_is_named(run, here, uses, outcome):
-    """It would have used a GPU later, maybe: nobody knows how much."""
+    """It would have used a GPU later, maybe: the size is unknown."""
     script = uses + "{python} -c 'import time; time.sleep(60)' &\nexit 0\n"
     ran = run(*launch(here, "leaves.sh", script))
     assert (ran.status, ran.verdict["outcome"]) == (0, outcome)

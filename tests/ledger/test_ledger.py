@@ -14,7 +14,7 @@ TOTAL = 24 * GIB
 
 def test_what_the_device_rounded_up_is_not_to_spare(run, faults):
     ran = run(faults, "rounding")
-    # 500 requests of 4 MiB and 50 chunks of 64 MiB, each asked for with less.
+    # 500 requests of 4 MiB and 50 chunks of 64 MiB, each requested with less.
     free = TOTAL - CONTEXT - 500 * 4 * MIB - 50 * 64 * MIB
     assert ran.lines == [f"free {free}"]
     assert ran.least_free == [free]
@@ -74,7 +74,7 @@ def test_more_processes_at_one_time_than_slots_is_said(run, faults):
 
 
 def incomplete(ran, why):
-    """The run is told to be incomplete, and its largest figures are right all the same."""
+    """The run is reported as incomplete, and its largest figures are right all the same."""
     assert ran.status == 0
     assert why in ran.unknown
     assert ran.least_free == [TOTAL - CONTEXT - 5 * GIB - 2 * MIB]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What programs ask NVML, through the package that they use for it."""
+"""The NVML queries of programs, through the package that they use for it."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""A slice of the random programs, and some seconds of the stress; CONTRIBUTING.md tells how to run more of both."""
+"""A slice of the random programs, and some seconds of the stress; CONTRIBUTING.md reports how to run more of both."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def test_nothing_is_lost_where_processes_die_and_become_others(run, tmp_path):
     ran = run(program, seconds, seed, 24 * GIB, options=["--stop-at-oom"])
     said = json.loads("".join(ran.lines))
     print(said)
-    # It must have been hard on the ledger to say anything.
+    # It must have been hard on the ledger to prove anything.
     assert min(said["served"], said["refused"]) > 500
     assert min(said["killed"], said["became"], said["forked"]) > 3
     assert said["over"] == 0, "more was held than there is"

@@ -59,14 +59,14 @@ class Assistant:
         self.progress = []
 
     async def call(self, tool, **arguments):
-        async def told(progress, total, message):
+        async def record_progress(progress, total, message):
             self.progress.append((progress, message))
 
-        return await self.session.call_tool(tool, arguments, progress_callback=told)
+        return await self.session.call_tool(tool, arguments, progress_callback=record_progress)
 
 
 def dialogue(folder, talk):
-    """Starts the server in `folder`, and lets `talk` ask."""
+    """Starts the server in `folder`, and lets `talk` send requests."""
 
     async def all_of_it():
         variables = {name: os.environ[name] for name in ("TONNAGE_STANDIN",) if name in os.environ}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""A real Prometheus that asks one address every second."""
+"""A real Prometheus that scrapes one address every second."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def wait_for(what: Callable[[], Any], why: Callable[[], str]) -> Any:
-    """The first answer that is something; fails with what `why` says."""
+    """The first answer that is something; fails with the text of `why`."""
     end = time.monotonic() + PATIENCE
     while True:
         found = what()
@@ -42,7 +42,7 @@ def wait_for(what: Callable[[], Any], why: Callable[[], str]) -> Any:
 
 @contextmanager
 def prometheus(folder: Path, target: str, *options: str) -> Iterator[Query]:
-    """Asks `target`, a host with a port, and evaluates the rules; what is given answers a query."""
+    """Scrapes `target`, a host with a port, and evaluates the rules; what is given answers a query."""
     port = free_port()
     scraped = {"job_name": "tonnage", "static_configs": [{"targets": [target]}]}
     settings = {

@@ -294,7 +294,7 @@ def test_a_collector_that_dies_keeps_the_exporter_from_nothing(tmp_path):
         seen = len(collector.requests)
         watch.terminate()
         assert watch.wait(timeout=60) == 0
-        # What was read last is sent once more.
+        # The last figures are sent once more.
         assert len(collector.requests) > seen
     finally:
         if collector is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What tonnage tells Prometheus, with Prometheus itself: names and types, alert rules, the queries of the dashboard.
+"""The metrics of tonnage, with Prometheus itself: names and types, alert rules, the queries of the dashboard.
 
 `TONNAGE` names the command, `TORCH_PYTHON` a Python with torch. Without prometheus and promtool nothing is tested,
 unless `PROMETHEUS_REQUIRED` is set.
@@ -118,7 +118,7 @@ def test_rules():
     assert alerts and alerts == set(re.findall(r"alertname: (\w+)", tests))
 
 
-#: What only the webhook tells; its own tests check the numbers.
+#: Metrics of the webhook alone; its own tests check the numbers.
 ADMIT = """tonnage_admit_claims_total{result="filled"} 3
 tonnage_admit_claim_duration_seconds_bucket{le="0.001"} 2
 tonnage_admit_claim_duration_seconds_bucket{le="+Inf"} 3
@@ -126,7 +126,7 @@ tonnage_admit_ready 1
 """
 
 
-#: What only `tonnage fleet watch` tells; test_watch.py checks the numbers.
+#: Metrics of `tonnage fleet watch` alone; test_watch.py checks the numbers.
 WATCH = "".join(
     f'tonnage_{name}{{run="0",family="train.py",source="gpu",process="0",device="0",gpu="l4",gpu_uuid="x"}} {value}\n'
     for name, value in {

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""`tonnage fleet watch` beside jobs that run, asked by a real Prometheus.
+"""`tonnage fleet watch` beside jobs that run, scraped by a real Prometheus.
 
 The stand-in has the role of the GPU, as in tests/torch/test_record.py: `tonnage record` finds a CUDA driver and does
-not know that it is simulated. What Prometheus stores is compared with what the job itself read of torch and the device.
+not know that it is simulated. The values that Prometheus stores are compared with those that the job itself
+read of torch and the device.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if MISSING and not os.environ.get("PROMETHEUS_REQUIRED"):
 # Takes the hook of the outer dry run away.
 WITHOUT_HOOK = 'PYTHONPATH=${PYTHONPATH#*/python}; export PYTHONPATH=${PYTHONPATH#:}; exec "$@"'
 
-#: Says what torch counts, and waits until it may go on; three times.
+#: Reports what torch counts, and waits until it may go on; three times.
 JOB = """
 import json, os, sys, time
 import torch
@@ -190,7 +191,7 @@ def test_a_job_that_trains_runs_out_of_memory_and_ends(site, query):
     (labels,) = (found["metric"] for found in query('tonnage_allocated_bytes{family="train.py"}'))
     assert labels["gpu_uuid"].startswith("GPU-")
     assert job.wait(timeout=daemon.PATIENCE) == 0, (folder / "log").read_text()
-    # The folder of the job is gone, and what it had last is still told.
+    # The folder of the job is gone, and its last figures are still reported.
     assert not list(site.live.iterdir())
     wait_for(lambda: one_value(query, 'tonnage_job_running{family="train.py"}') == 0, site.text)
     assert one_value(query, 'tonnage_recording_complete{family="train.py"}') == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What a script asks, and what it gets; held against the command, which prints the same."""
+"""The calls of a script and their results, compared with the command, which prints the same."""
 
 import gc
 import inspect
@@ -15,8 +15,8 @@ import pytest
 import tonnage
 
 
-def said(*words, code=0):
-    """What the command prints, in a process of its own."""
+def run_command(*words, code=0):
+    """The output of the command, in its own process."""
     done = subprocess.run([sys.executable, "-m", "tonnage", *map(str, words)], capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     return done.stdout
@@ -66,7 +66,7 @@ def test_a_command_that_cannot_be_started_raises(job):
 
 
 def test_an_interrupt_ends_the_job_and_then_raises(tmp_path):
-    # The script drives a dry run of a job that goes on for ever, and says how that ended.
+    # The script drives a dry run of a job that goes on forever, and reports how that ended.
     (tmp_path / "job.sh").write_text(
         "trap 'echo cleaned > cleaned; exit 3' INT TERM\necho $$ > pid\nwhile :; do sleep 0.1; done\n"
     )
@@ -94,8 +94,8 @@ def test_an_interrupt_ends_the_job_and_then_raises(tmp_path):
 def test_answers_are_those_of_the_command(verdict, question):
     path = verdict.recording.path
     answer = getattr(verdict.recording, question)()
-    assert answer.to_dict() == json.loads(said(question, path, "--json"))
-    assert str(answer) + "\n" == said(question, path)
+    assert answer.to_dict() == json.loads(run_command(question, path, "--json"))
+    assert str(answer) + "\n" == run_command(question, path)
 
 
 def test_replays_and_tuning(verdict):
@@ -109,8 +109,8 @@ def test_replays_and_tuning(verdict):
     tuning = recording.tune(progress=False)
     assert tuning.tried > 200
     assert tuning.best.peak_reserved <= tuning.baseline.peak_reserved
-    assert tuning.own.completes
-    assert tuning.own.smallest <= tuning.best.smallest
+    assert tuning.own_allocator.completes
+    assert tuning.own_allocator.smallest <= tuning.best.smallest
 
 
 def test_differences(job, verdict):
@@ -178,6 +178,37 @@ def test_a_cell_on_a_gpu_that_is_not_there_is_told_without_a_traceback(capsys):
     assert "hint: " in told
 
 
+def test_a_cell_leaves_the_files_of_its_directory_as_they_were(tmp_path, monkeypatch):
+    class Shell:
+        def __init__(self):
+            self.user_ns = {}
+
+        def register_magic_function(self, magic, kind, name):
+            self.magic = magic
+
+    # Other tests read the files of their jobs.
+    monkeypatch.delenv("TONNAGE_PASS_THROUGH")
+    monkeypatch.chdir(tmp_path)
+    best = tmp_path / "best.pt"
+    best.write_bytes(b"weights of a week")
+    before = best.stat()
+    shell = Shell()
+    tonnage.load_ipython_extension(shell)
+    cell = """import os, torch
+weights = torch.zeros(1 << 20, device="cuda")
+torch.save(weights, "best.pt")
+torch.save(weights, "last.pt")
+assert torch.load("best.pt").shape == weights.shape
+os.remove("last.pt")
+"""
+    shell.magic(f"--gpu t4 --name verdict -o {tmp_path / 'cell.tonnage'}", cell)
+    assert shell.user_ns["verdict"].outcome == "fits"
+    after = best.stat()
+    assert best.read_bytes() == b"weights of a week"
+    assert (after.st_mtime_ns, after.st_mode, after.st_ino) == (before.st_mtime_ns, before.st_mode, before.st_ino)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "cell.tonnage"]
+
+
 def test_reports_are_pages_that_fetch_nothing(verdict, tmp_path):
     report = verdict.recording.report(tmp_path / "page.html", compare_allocators=False)
     page = (tmp_path / "page.html").read_text()
@@ -238,7 +269,7 @@ def test_other_threads_go_on_during_long_questions(verdict):
     took = time.monotonic() - began
     done.set()
     thread.join()
-    # A quarter of what an idle machine would do: enough to tell from a thread that waits.
+    # A quarter of what an idle machine would do: enough to distinguish it from a thread that waits.
     assert ticks > took / 0.005 / 4 - 2
 
 
@@ -249,16 +280,16 @@ def test_options_are_given_by_name():
 
 
 def test_the_command_ends_with_its_codes(verdict, short, tmp_path):
-    said("explain", verdict.recording.path)
-    said("explain", short.recording.path, code=1)
-    said("explain", tmp_path / "nothing", code=2)
-    said("no-such-command", code=2)
-    assert said("--version") == f"tonnage {tonnage.__version__}\n"
+    run_command("explain", verdict.recording.path)
+    run_command("explain", short.recording.path, code=1)
+    run_command("explain", tmp_path / "nothing", code=2)
+    run_command("no-such-command", code=2)
+    assert run_command("--version") == f"tonnage {tonnage.__version__}\n"
 
 
 def test_fit_finds_the_largest_value_of_a_range(job):
     fit = tonnage.fit(["train.py", "{batch}"], gpu="rtx4090", capacity="4GiB", cwd=job, batch=range(1024, 16385, 1024))
-    assert fit and fit.found and fit.to_dict()["rows"][0]["bound"] == "proved"
+    assert fit and fit.is_found and fit.to_dict()["rows"][0]["bound"] == "proved"
     assert 1024 <= fit.largest < 16384 and fit.command.endswith(f"train.py {fit.largest}")
     assert fit.picture.startswith("<svg") and fit.picture in fit._repr_html_()
     # A mark for each dry run, and what is kept free.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""The pytest plug-in: a session of pytest inside of this one, with tests that are planted to fail."""
+"""The pytest plugin: a session of pytest inside of this one, with tests that are planted to fail."""
 
 import subprocess
 import sys

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 import tonnage
 
-#: Trains, and says what torch itself counted.
+#: Trains, and reports what torch itself counted.
 SCRIPT = textwrap.dedent(
     """
     import sys

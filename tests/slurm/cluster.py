@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""A Slurm cluster of four nodes with pretended GPUs on this machine: the real daemons, in a folder of its own.
+"""A Slurm cluster of four nodes with pretended GPUs on this machine: the real daemons, in its own folder.
 
-The daemons listen on free ports of 127.0.0.1, with a key and a socket of munge that nobody else uses. Nothing is read
-from /etc/slurm. Any user can start one, and is its administrator then; root is not needed.
+The daemons listen on free ports of 127.0.0.1, with a key and a socket of munge that no other program uses. Nothing is
+read from /etc/slurm. Any user can start one, and is its administrator then; root is not needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE = 60
 
 @dataclass
 class Answer:
-    """What a command printed at the terminal, and how it ended."""
+    """The output of a command at the terminal, and how it ended."""
 
     code: int
     out: str
@@ -60,7 +60,7 @@ class Programs:
 
     @property
     def options(self) -> list[str]:
-        """What the configuration must say for it."""
+        """The lines that the configuration needs for it."""
         return [f"PluginDir={self.root}/usr/lib/x86_64-linux-gnu/slurm-wlm"] if self.root else []
 
     def program(self, name: str) -> str:
@@ -74,7 +74,7 @@ class Programs:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, all different."""
+    """Ports that no process listens on, all different."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -84,7 +84,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass
 class Cluster:
-    """`start` it, ask it, and surely `stop` it."""
+    """`start` it, query it, and surely `stop` it."""
 
     folder: Path
     programs: Programs
@@ -217,8 +217,8 @@ class Cluster:
     def shown(self, job: str) -> str:
         return self.run("scontrol", "show", "job", "-d", job).out
 
-    def held(self, job: str) -> dict[tuple[str, int], int]:
-        """What a running job has in Slurm's account: shards, or a whole GPU's, of each GPU of a node."""
+    def read_holdings(self, job: str) -> dict[tuple[str, int], int]:
+        """The shares that a running job has in Slurm's account: shards, or a whole GPU's, of each GPU of a node."""
         held: dict[tuple[str, int], int] = {}
         for nodes, gres in re.findall(r"Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)", self.shown(job)):
             for node in self.run("scontrol", "show", "hostnames", nodes).out.split():

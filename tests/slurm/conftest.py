@@ -36,13 +36,13 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory, version: str) -> Path:
-    """The settings of the cluster, which a test writes before it asks."""
+    """The settings of the cluster, which a test writes before its first request."""
     return tmp_path_factory.mktemp(f"settings-{version}") / "tonnage.toml"
 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory, version: str) -> Path:
-    """What the hooks start: a link, which a test may point elsewhere."""
+    """The program that the hooks start: a link, which a test may point elsewhere."""
     return tmp_path_factory.mktemp(f"program-{version}") / "tonnage"
 
 
@@ -75,7 +75,7 @@ class Site:
         self._program = program
 
     def set(self, mode: str, store: Path, seconds: int = PATIENCE) -> None:
-        """What tonnage may do, where its forecasts are, and how long the hooks wait for it."""
+        """The permissions of tonnage, where its forecasts are, and how long the hooks wait for it."""
         several = str(self.cluster.shards_per_task).lower()
         self.settings.write_text(
             f'store = "{store}"\nmode = "{mode}"\nshards_of_several_gpus = {several}\n'
@@ -84,7 +84,7 @@ class Site:
         )
 
     def use(self, program: Path | None) -> None:
-        """What the hooks start; nothing if there is none."""
+        """The program that the hooks start; nothing if it is missing."""
         self._program.unlink(missing_ok=True)
         if program:
             self._program.symlink_to(program)

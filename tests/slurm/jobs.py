@@ -28,7 +28,7 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
-#: Commands, with what they hold on each GPU, in GiB. What CUDA, NCCL and kernels take comes on top.
+#: Commands, with what they hold on each GPU, in GiB. The memory of CUDA, NCCL and kernels comes on top.
 JOBS = {
     "small": (["python", "train.py", "29"], 29),
     "ranks": (["torchrun", "--nproc-per-node", "2", "ranks.py", "39"], 39),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cluster import PATIENCE, SHARDS
 
-#: Tells what it was started with.
+#: Reports what it was started with.
 RECORDER = """#!{python} -IS
 import json, os, sys
 script = next((word.partition("=")[2] for word in sys.argv if word.startswith("--script=")), None)
@@ -43,7 +43,7 @@ HOSTILE = [
 
 @pytest.fixture
 def record(site, tmp_path):
-    """Replaces the command by one that tells how it was called."""
+    """Replaces the command by one that reports how it was called."""
     log = tmp_path / "log"
     double = tmp_path / "recorder"
     double.write_text(RECORDER.format(python=sys.executable, log=str(log)))
@@ -74,7 +74,7 @@ def test_words_of_srun_arrive_as_they_were_typed(site, record, tmp_path):
     assert not list(tmp_path.glob("pwned"))
     separator = "/" if site.cluster.shards_per_task else ":"
     assert f"--asked=gres=gres{separator}shard:10" in seen["words"]
-    # One task, which nobody asked for, is what srun starts.
+    # One task, which was not requested, is what srun starts.
     assert "--tasks=1" in seen["words"]
 
 
@@ -151,14 +151,14 @@ def test_a_command_that_fails_loses_no_job(site, tmp_path, mode, client, failure
         double(site, tmp_path, program)
     began = time.monotonic()
     answer = getattr(site, client)("sbatch", "--gres=gpu:1", "--wrap", "sleep 60")
-    # What hangs is waited for as long as the settings say, with much to spare for a busy machine.
+    # A program that hangs is waited for as long as the settings allow, with ample time for a busy machine.
     assert not hangs or time.monotonic() - began < PATIENCE / 2
     assert any(one in answer.err for one in reason.split("|")), answer
     if mode == "fill":
         assert answer.code == 0, answer
-        assert "the job goes on as it was asked for" in answer.err
+        assert "the job continues as requested" in answer.err
         site.cluster.wait_until_running(answer.job)
-        assert list(site.cluster.held(answer.job).values()) == [SHARDS]
+        assert list(site.cluster.read_holdings(answer.job).values()) == [SHARDS]
     else:
         assert answer.code == 1, answer
         assert "no job is accepted here without its answer" in answer.err
@@ -190,7 +190,7 @@ return slurm.SUCCESS
 
 
 def test_a_site_calls_the_hook_from_its_own(site, record):
-    """As docs/guides/slurm.md says."""
+    """As docs/guides/slurm.md describes it."""
     folder = site.cluster.folder
     hook = folder / "job_submit.lua"
     ours = hook.read_text()

@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 
 @pytest.fixture(autouse=True)
-def known(site, store):
+def fill_from_forecasts(site, store):
     site.set("fill", store.folder)
 
 
@@ -37,7 +37,7 @@ def test_stock_slurm_leaves_an_impossible_job_pending(stock):
     assert answer.code == 0
     stock.wait(lambda: stock.state(answer.job) == "PENDING Resources", "the job was not tried")
     time.sleep(2)
-    # Nothing else runs, and still it waits. Nobody is told that it waits for ever.
+    # Nothing else runs, and still it waits. No message reports that it waits forever.
     assert stock.state(answer.job) == "PENDING Resources"
     assert stock.run("sinfo", "-h", "-o", "%T").out == "idle\n"
     assert answer.err == ""
@@ -62,26 +62,26 @@ def test_an_impossible_job_is_refused_at_the_terminal_with_the_reason(site, stor
     if why == "forecast":
         assert "the job does not fit: it takes up to 96." in answer.err
     elif site.cluster.shards_per_task:
-        assert "asks for 100 shards, the largest GPU has 79: its task would get parts of several GPUs" in answer.err
+        assert "requests 100 shards, the largest GPU has 79: its task would get parts of several GPUs" in answer.err
     else:
-        assert "asks for 100.00 GiB of one GPU, the largest has 79.00 GiB: it would never start" in answer.err
+        assert "requests 100.00 GiB of one GPU, the largest has 79.00 GiB: it would never start" in answer.err
 
 
 def test_six_jobs_share_three_gpus_where_each_took_one(site, store):
-    def held(*words: str) -> Counter[tuple[str, int]]:
+    def submit_six(*words: str) -> Counter[tuple[str, int]]:
         answers = [site.run("sbatch", *words, "small.sh", folder=store.jobs) for _ in range(6)]
         gpus: Counter[tuple[str, int]] = Counter()
         for answer in answers:
             assert answer.code == 0, answer
             site.cluster.wait_until_running(answer.job)
             # No job has parts of two GPUs.
-            (held,) = site.cluster.held(answer.job).items()
+            (held,) = site.cluster.read_holdings(answer.job).items()
             gpus.update(dict([held]))
         site.cluster.cancel_all()
         return gpus
 
-    assert sorted(held("--gres=gpu:1").values()) == [SHARDS] * 6
-    assert sorted(held().values()) == [60, 60, 60]
+    assert sorted(submit_six("--gres=gpu:1").values()) == [SHARDS] * 6
+    assert sorted(submit_six().values()) == [60, 60, 60]
 
 
 @pytest.mark.parametrize("client", ["run", "other_client"])
@@ -89,15 +89,15 @@ def test_two_ranks_get_the_same_of_two_gpus(site, store, client):
     answer = getattr(site, client)("sbatch", "ranks.sh", folder=store.jobs)
     assert answer.code == 0, answer
     site.cluster.wait_until_running(answer.job)
-    held = site.cluster.held(answer.job)
+    held = site.cluster.read_holdings(answer.job)
     if site.cluster.shards_per_task:
         assert held == {("gpu1", 0): 42, ("gpu1", 1): 42}
-        assert "tonnage: asks for 41." in answer.err
+        assert "tonnage: requests 41." in answer.err
         assert "AdminComment=tonnage fill 2x42 " in site.cluster.shown(answer.job)
     else:
-        # Slurm 22.05 has no request for it, so the job goes on as it was and its user is told.
+        # Slurm 22.05 has no request for it, so the job goes on as it was and its user gets a message.
         assert held == {}
-        assert "ask for whole ones (--gpus=2)" in answer.err
+        assert "request whole ones (--gpus=2)" in answer.err
 
 
 def test_ranks_that_fit_on_one_gpu_get_two_of_them(site, store):
@@ -107,7 +107,7 @@ def test_ranks_that_fit_on_one_gpu_get_two_of_them(site, store):
     assert answer.code == 0, answer
     site.cluster.wait_until_running(answer.job)
     # By itself Slurm takes 60 of the first, where NCCL refuses the second rank.
-    assert site.cluster.held(answer.job) == {("gpu1", 0): 30, ("gpu1", 1): 30}
+    assert site.cluster.read_holdings(answer.job) == {("gpu1", 0): 30, ("gpu1", 1): 30}
 
 
 def test_tasks_of_srun_are_not_multiplied(site, store):
@@ -125,17 +125,17 @@ def test_modes(site, store, mode):
     site.cluster.wait_until_running(known.job)
     if mode == "advise":
         assert "tonnage: the job needs 29." in known.err
-        assert site.cluster.held(known.job) == {}
+        assert site.cluster.read_holdings(known.job) == {}
     else:
-        assert "tonnage: asks for 29." in known.err
-        assert list(site.cluster.held(known.job).values()) == [30]
+        assert "tonnage: requests 29." in known.err
+        assert list(site.cluster.read_holdings(known.job).values()) == [30]
         assert known.err.count("tonnage:") == 1
-    # What asks for no GPU gets none, and is told so only if it may start PyTorch.
+    # A job that requests no GPU gets none, and gets a message only if it may start PyTorch.
     unknown = site.run("sbatch", "unknown.sh", folder=store.jobs)
     assert unknown.code == 0, unknown
-    assert "no forecast of this job, and it asks for no GPU" in unknown.err
+    assert "no forecast of this job, and it requests no GPU" in unknown.err
     site.cluster.wait_until_running(unknown.job)
-    assert site.cluster.held(unknown.job) == {}
+    assert site.cluster.read_holdings(unknown.job) == {}
     whole = site.run("sbatch", "--gres=gpu:1", "unknown.sh", folder=store.jobs)
     assert (whole.code, whole.err) == (0, "")
     cpu = site.run("srun", "-n2", "hostname")
@@ -156,16 +156,16 @@ def test_a_number_of_ones_own(site, store, mode, client):
         return getattr(site, client)("sbatch", "--ntasks=1", option, "small.sh", folder=store.jobs)
 
     less = sbatch(20)
-    assert "the job asks for 20.00 GiB of each GPU and may take 29." in less.err
+    assert "the job requests 20.00 GiB of each GPU and may take 29." in less.err
     assert less.code == (1 if mode == "enforce" else 0)
     exact = sbatch(30)
     assert (exact.code, exact.err) == (0, "")
     more = sbatch(60)
     assert more.code == 0
-    assert "the job asks for 60.00 GiB of each GPU, 29." in more.err
+    assert "the job requests 60.00 GiB of each GPU, 29." in more.err
     # It stays the user's own.
     site.cluster.wait_until_running(more.job)
-    assert list(site.cluster.held(more.job).values()) == [60]
+    assert list(site.cluster.read_holdings(more.job).values()) == [60]
 
 
 def test_settings_that_are_broken_lose_no_job(site, store):
@@ -184,4 +184,4 @@ def test_a_mark_of_the_users_own_does_not_pass_the_controller(site, store):
     forged = ["sbatch", "--comment=[tonnage fill 1x1 x]", "--gres=shard:1", "small.sh"]
     answer = site.other_client(*forged, folder=store.jobs)
     assert answer.code == 1, answer
-    assert "the job asks for 1.00 GiB of each GPU" in answer.err
+    assert "the job requests 1.00 GiB of each GPU" in answer.err

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-#: Slurm and the libraries it loads. What they need beyond these is not needed by what is tested.
+#: Slurm and the libraries it loads. Further dependencies are not needed by the tests.
 PACKAGES = [
     *("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libc6", "libgcc-s1", "zlib1g"),
     *("libhwloc15", "libnuma1", "libudev1", "libcap2", "liblz4-1", "libreadline8t64", "libtinfo6", "libmunge2"),

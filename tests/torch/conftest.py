@@ -253,7 +253,7 @@ def environment(**more):
 
 @pytest.fixture
 def tonnage(tmp_path):
-    """Runs `tonnage run` with a script of this folder; `--json` unless told otherwise."""
+    """Runs `tonnage run` with a script of this folder; `--json` unless set otherwise."""
 
     def run(script, *arguments, options=(), command=None, json=True, timeout=300, hook_may_fail=False, **variables):
         recording = tmp_path / f"{len(list(tmp_path.glob('*.tonnage')))}.tonnage"

@@ -400,13 +400,13 @@ class Real:
                 address = ctypes.c_void_p()
                 return None if malloc(ctypes.byref(address), size) else address.value
 
-            def give(address, size, device, stream):
+            def give_back(address, size, device, stream):
                 free(address)
 
             number = ctypes.c_void_p
             take_type = ctypes.CFUNCTYPE(number, ctypes.c_ssize_t, ctypes.c_int, number)
             give_type = ctypes.CFUNCTYPE(None, number, ctypes.c_ssize_t, ctypes.c_int, number)
-            self.functions = take_type(take), give_type(give)
+            self.functions = take_type(take), give_type(give_back)
             addresses = [ctypes.cast(function, number).value for function in self.functions]
             self.custom = self.c._cuda_customAllocator(*addresses)
         return self.custom

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Programs of which the truth is known, held against what is said of them.
+"""Programs with a known truth, compared with the answers of `tonnage explain`.
 
-CI runs a third of a list that has one program for every cause, and for every outcome without one. With ANSWERS=all, the
-list has every program that needs no more than this environment, and all of it is run.
+The list has one program for each cause and for each outcome without a cause. CI runs a third of it. With ANSWERS=all,
+the list has every program that this environment can run, and all of them run.
 """
 
 import os

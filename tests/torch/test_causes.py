@@ -29,7 +29,7 @@ class Program:
 
 
 PROGRAMS = [
-    # One forward pass of six layers, which the script calls one after another, each with a loss of its own beside its
+    # One forward pass of six layers, which the script calls one after another, each with its own loss beside its
     # output. Truth: activations; checkpointing each layer helps; backward() of a single layer is impossible.
     Program(
         "layers",

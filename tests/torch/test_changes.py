@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pytest
 from conftest import PYTHON, SCRIPTS, TONNAGE, environment
 
-# Runs each script in a process of its own.
+# Runs each script in its own process.
 DRIVER = """
 import subprocess, sys
 for script in sys.argv[1:]:
@@ -92,7 +92,7 @@ def by_hand(text, change, after):
 
 @pytest.fixture(scope="session")
 def results(request, tmp_path_factory):
-    """What the runs of the cases that were selected gave, by change."""
+    """The results of the runs of the selected cases, by change."""
     items = [item for item in request.session.items if "case" in getattr(item, "fixturenames", ())]
     chosen = [item.callspec.params["case"] for item in items]
     chosen = [case for case in chosen if case.change not in PACKAGES or has(PACKAGES[case.change])]
@@ -199,7 +199,7 @@ def test_gradients_are_not_released_where_they_are_clipped(tmp_path):
     assert verdict["outcome"] == "fits", errors
 
 
-# A transformer of which every product is known; the arguments say the type and whether blocks are checkpointed.
+# A transformer of which every product is known; the arguments are the type and whether blocks are checkpointed.
 PRODUCTS = """
 import sys
 import torch
@@ -259,7 +259,7 @@ def test_operations_and_bytes_of_a_step_are_those_of_the_formula(kind, how, tmp_
     forward = 2 * tokens * 12 * width**2 + 2 * 2 * batch * length**2 * width
     # Two products for each weight; the kernel of attention computes five, because it has the scores again.
     backward = 2 * 2 * tokens * 12 * width**2 + 5 * 2 * batch * length**2 * width
-    # What is computed again ends before the last layer of a block, whose result nobody needs.
+    # The second computation ends before the last layer of a block, whose result is not needed.
     again = forward - 2 * tokens * 4 * width**2 if how == "checkpointed" else 0
     head = 3 * 2 * tokens * width * words
     step = verdict["costs"]["per_step"]

@@ -11,7 +11,7 @@ from conftest import PYTHON, TONNAGE
 EVENTS = 300_000
 # Every setting has a script; the start of torch is most of the time, so they are few and long.
 EVENTS_PER_SCRIPT = 15_000
-# Of this seed the first round over all settings has every number of streams, and each of the other dimensions.
+# The first round of this seed over all settings has every number of streams, and each of the other dimensions.
 SEED = 1
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What libraries and the driver answer to programs that call them by name, beside torch."""
+"""What libraries and the driver answer to programs that call them by name, outside torch."""
 
 import json
 import subprocess

@@ -12,7 +12,7 @@ from tonnage_hook.torch.holders import _last_reads
 
 
 def explain(recording, *options):
-    """What `tonnage explain` says of a recording, with its exit code."""
+    """The output of `tonnage explain` for a recording, with its exit code."""
     line = [TONNAGE, "explain", str(recording), *options]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment(NO_COLOR="1"))
     assert done.returncode in (0, 1), done.stderr
@@ -38,7 +38,7 @@ def test_totals_are_those_of_the_shapes_to_the_byte(tonnage, script, arguments, 
         assert totals[category]["bytes"] == computed, category
         # By torch's own word, all of it.
         assert totals[category]["exact_bytes"] == computed, category
-    # And all categories together are what torch's counter says.
+    # And all categories together are equal to torch's counter.
     parts = sum(part["block_bytes"] for part in told["categories"])
     assert parts == told["on_device"]["allocated"] == printed(run.err, "peak allocated")
 
@@ -189,7 +189,7 @@ def test_checkpointing_gives_the_peak_that_was_computed(tonnage, tmp_path):
     (told, before), (after, peak) = peaks
     fix = next(fix for fix in told["fixes"] if fix["advice"].startswith("checkpoint each of `stage*.blocks.*`: "))
     assert fix["peak_before"] == before
-    # The outputs of the batch norms have small statistics behind them, which are no outputs of a block.
+    # The outputs of the batch norms have small statistics behind them, which are not outputs of a block.
     assert fix["peak_after_least"] * 0.98 <= peak <= fix["peak_after"] * 1.02, (fix, peak)
     assert not [fix for fix in after["fixes"] if fix["advice"].startswith("checkpoint")]
 
@@ -237,7 +237,7 @@ def test_a_teacher_that_no_optimizer_trains_needs_no_gradients(tonnage, tmp_path
 
 
 def peaks_of(tonnage, tmp_path, *scripts):
-    """What is said of each script, and its peak."""
+    """The report on each script, and its peak."""
     found = []
     for text in scripts:
         script = tmp_path / "script.py"
@@ -476,7 +476,7 @@ def test_copies_that_autocast_makes_of_weights_are_no_outputs(tonnage, tmp_path)
     assert run.code == 0, run.err
     told = json.loads(explain(run.recording, "--json")[1])
     fix = next(fix for fix in told["fixes"] if fix["advice"].startswith("checkpoint each of `stage*.blocks.*`: "))
-    # Of five blocks 16,384 × 512 numbers in float32. No block keeps what the last one gave: a weight stands for it.
+    # Five blocks of 16,384 × 512 numbers in float32. No block keeps what the last one gave: a weight stands for it.
     assert "leaving 162.00 MiB of outputs" in fix["shown"], fix
 
 
@@ -710,7 +710,7 @@ def test_optimizers_inside_the_backward_pass_are_one_step(tonnage, tmp_path, own
     assert [name for kind, name, text in marks if text == "step"] == ["0", "1", "2"]
     phases = [name for kind, name, text in marks if text == "phase" and kind == "mark_start"]
     assert phases == (["forward", "backward", "step"] if step else ["forward", "backward"]) * 3
-    # All three rounds are asked for, and not the first three parameters.
+    # All three rounds are requested, and not the first three parameters.
     stopped = tonnage(None, command=[PYTHON, str(script)], options=["--stop-after", "2steps"])
     backwards = [row for row in stopped.table().to_pylist() if row["text"] == "phase" and row["name"] == "backward"]
     assert len(backwards) == 4, stopped.err

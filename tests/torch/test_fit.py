@@ -193,7 +193,7 @@ def test_an_interrupt_gives_the_best_so_far(folder):
     assert fit["rows"][0]["largest"]["values"] == [["batch", "1"]]
 
 
-# Sizes its cache as vLLM does, and says so in vLLM's words: weights of 2 GiB, 128 KiB for each token, 1 MiB for each
+# Sizes its cache as vLLM does, and reports it in vLLM's words: weights of 2 GiB, 128 KiB for each token, 1 MiB for each
 # request that may run.
 SERVER = """#!{python}
 import argparse, time, torch

@@ -213,7 +213,7 @@ def test_fit_leaves_the_files_that_an_import_writes(tmp_path, by):
 
 
 def said_by_mcp(folder, tool, **arguments):
-    """What one tool of the server for coding assistants answers."""
+    """The answer of one tool of the server for coding assistants."""
     server = subprocess.Popen(
         [TONNAGE, "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment()
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What holds each block, as Python says: names, sorts and lines, at an out-of-memory and at peaks."""
+"""The holder of each block, as Python reports it: names, sorts and lines, at an out-of-memory and at peaks."""
 
 import collections
 
@@ -23,7 +23,7 @@ def lines(script):
 def at_census(table, reason):
     """The live blocks after the last census for this reason, and the marks up to it.
 
-    Of each block the bytes that were asked for, the sort of its holder, the name and the line.
+    The requested bytes of each block, the sort of its holder, the name and the line.
     """
     live, held, marks, answer = {}, {}, [], None
     for row in table.select(["kind", "address", "requested", "name", "text"]).to_pylist():
@@ -40,7 +40,7 @@ def at_census(table, reason):
             if (row["text"], row["name"]) == ("census_end", reason):
                 blocks = []
                 for address, size in live.items():
-                    # Of a large tensor, type and shape follow.
+                    # For a large tensor, type and shape follow.
                     sort, _, place = held[address]["text"].partition("\t")[0].partition(" ")
                     blocks.append((size, sort, held[address]["name"] or "", place))
                 answer = blocks, list(marks)
@@ -53,7 +53,7 @@ def test_each_holder_is_named_with_its_line(tonnage):
     assert "nothing was kept" in run.err
     table = run.table()
     kinds = table.column("kind").to_pylist()
-    # What Python said at the failure stands before it.
+    # Python's report at the failure stands before it.
     assert "holder" in kinds[kinds.index("oom") - 10 : kinds.index("oom")]
     blocks, marks = at_census(table, "oom")
     place = {word: f"{SCRIPT}:{number}" for word, number in lines(SCRIPT).items()}

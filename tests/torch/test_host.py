@@ -219,4 +219,4 @@ def test_a_host_without_memory_is_named(tonnage, tmp_path):
     run = tonnage(None, command=[PYTHON, str(path)])
     assert run.code == 2
     assert run.verdict["outcome"] == "failed"
-    assert run.verdict["host_out_of_memory"] == "the host did not have the memory that the script asked for"
+    assert run.verdict["host_out_of_memory"] == "the host did not have the memory that the script requested"

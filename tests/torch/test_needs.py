@@ -14,7 +14,7 @@ from tonnage_hook.needs import NEEDS, PARTS
 #: Private by their spelling, documented by Python.
 DOCUMENTED = {"_getframe", "_current_frames", "_exit", "_replace"}
 #: Names of the hook's own classes, and modules on the way to a name of the table.
-OWN = {"_look_up", "_put", "_state", "_view", "_tonnage", "_tonnage_chosen_for", "_tonnage_host"}
+OWN = {"_look_up", "_state", "_view", "_tonnage", "_tonnage_chosen_for", "_tonnage_host", "_write_values"}
 #: Names that the hook reads only where they exist, and what it does without them.
 WITHOUT_LOSS = {
     "_attn_implementation": "the change is refused with a reason",

@@ -331,7 +331,7 @@ experiment.end()
         {"comet_ml"},
     ),
 }
-#: Trackers that the tests' Python lacks, as far as the hook knows them: each prints how it is asked to run.
+#: Trackers that the tests' Python lacks, as far as the hook knows them: each prints its mode.
 TRACKERS = {
     "neptune/metadata_containers/metadata_container.py": """
 import enum

@@ -51,7 +51,7 @@ def run(tmp_path):
 def test_modules_are_hidden_and_compiled_once(run, tmp_path):
     assert run() == "tonnage_hook.absent False\n"
     (kept,) = tmp_path.glob("tonnage_hook/libraries.py.*")
-    # What the next process reads.
+    # The file that the next process reads.
     (tmp_path / "tonnage_hook" / "libraries.py").write_text("is_library = None\n")
     assert run() == "tonnage_hook.absent False\n"
     kept.write_bytes(b"")

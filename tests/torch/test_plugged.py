@@ -28,7 +28,7 @@ def requests(result):
 
 
 def replayed(result):
-    """What PyTorch's own allocator would have done with the same requests."""
+    """The result of PyTorch's own allocator with the same requests."""
     line = [TONNAGE, "replay", "--json", "--alloc", "torch", str(result.recording)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120)
     return json.loads(done.stdout)["tracks"][0]["allocators"][0]
@@ -40,10 +40,10 @@ def test_streams_threads_and_graphs_are_safe(tonnage):
     )
     assert result.code == 0, result.out + result.err
     assert 'left {"blocks": 0, "blocks_waiting_for_streams": 0, "unknown_frees": 0}' in result.out
-    assert "refused: tonnage: memory on GPU 1 was asked for, and this process uses tonnage's allocator" in result.out
+    assert "refused: tonnage: memory on GPU 1 was requested, and this process uses tonnage's allocator" in result.out
     assert "torch.cuda.set_per_process_memory_fraction limits it to 2.3" in result.out
-    # The verdict knows who allocates, and does not speak of PyTorch's allocator or of lines it cannot know.
-    assert "reserved by tonnage's allocator" in result.out
+    # The verdict knows the allocator, and does not mention PyTorch's allocator or lines it cannot know.
+    assert "kept by tonnage's allocator" in result.out
     assert "it ran out of memory 2 times and went on" in result.out
     said = result.out.split("statistics", 1)[1]
     assert "by PyTorch" not in said and "PyTorch caches" not in said
@@ -57,7 +57,7 @@ def test_a_transformer_fits_on_a_smaller_gpu(tonnage):
     assert native.verdict["outcome"] == "does_not_fit"
     assert own.code == 0, own.out + own.err
     assert own.verdict["outcome"] == "fits" and own.verdict["allocator"] == "tonnage"
-    # The program asks for the same; it only gets further.
+    # The program requests the same; it only gets further.
     asked = requests(native)
     assert len(asked) > 1000 and requests(own)[: len(asked)] == asked
     device = own.verdict["devices"][0]
@@ -89,7 +89,7 @@ def test_a_plan_of_a_dry_run_places_every_block(tonnage, tmp_path):
     elsewhere = statistics["requests_served"] - statistics["requests_at_planned_places"]
     assert statistics["waits"] == 0 and statistics["pages_moved"] <= 4 * elsewhere
     assert statistics["reserved_bytes.peak_ever"] <= 1.01 * statistics["allocated_bytes.peak_ever"]
-    # A file that is none is said, with the line.
+    # A file that is not a plan is reported, with the line.
     plan.write_text("tonnage plan 1\nnonsense\n")
     wrong = tonnage(None, command=plugged("transformer.py"), options=["--gpu", "rtx3090"], PLAN=str(plan))
     assert "line 2 is not understood; `tonnage plan RECORDING --for-runtime" in wrong.err
@@ -140,7 +140,7 @@ except RuntimeError as error:
     result = tonnage(None, command=[PYTHON, str(script)], options=["--gpu", "rtx3090"], json=False)
     assert result.code == 0, result.out + result.err
     assert "refused: tonnage: a CUDA graph is captured" in result.out
-    assert "reserved by tonnage's allocator" in result.out
+    assert "kept by tonnage's allocator" in result.out
     # No setting of PyTorch's allocator is proposed to a program that does not use it.
     tuned = subprocess.run([TONNAGE, "tune", str(result.recording)], capture_output=True, text=True, timeout=120)
     assert tuned.stdout.startswith("recorded with tonnage's own allocator, which takes no settings")
@@ -148,7 +148,7 @@ except RuntimeError as error:
 
 
 def pickled(path):
-    """What a snapshot file has, read as its viewers do."""
+    """The contents of a snapshot file, read as its viewers do."""
     with open(path, "rb") as file:
         return pickle.load(file)
 
@@ -203,7 +203,7 @@ def test_memory_is_given_back_and_the_snapshot_tells_it(tonnage, tmp_path):
     assert "refused: tonnage: a stream is captured into a graph" in result.out
     snapshot = pickled(path)
     statistics = json.loads(result.out.split("at the end ", 1)[1].splitlines()[0])
-    # What is paused is in the segments, because PyTorch's form has no word for it.
+    # Paused memory is in the segments, because PyTorch's form has no word for it.
     total = sum(segment["total_size"] for segment in snapshot["segments"])
     assert total == statistics["reserved_bytes.current"] + statistics["paused_bytes"]
     for name, key in (("allocated_bytes.current", "active_size"), ("requested_bytes.current", "requested_size")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Ranks that talk: what they exchange, and what is said of those that wait for ever."""
+"""Ranks that communicate: their exchanges, and the report on ranks that wait forever."""
 
 import json
 import socket
@@ -356,7 +356,7 @@ time.sleep(1)
 
 
 def test_a_thread_that_takes_the_first_gpu_brings_no_buffers_of_nccl_there(tonnage, tmp_path):
-    """A thread that does not say which device it wants is on GPU 0: a context of each rank is there, nothing else."""
+    """A thread that does not select a device is on GPU 0: a context of each rank is there, nothing else."""
     script = tmp_path / "thread.py"
     script.write_text(
         SETUP
@@ -407,7 +407,7 @@ for _ in range(3):
     held = {part["category"]: part["bytes"] for part in explain(run.recording)["categories"]}
     weights = 4096 * 4096 * 4
     assert held["weights"] == weights
-    # What the backward pass leaves, and the buckets in which the ranks sum it up.
+    # The gradients that the backward pass leaves, and the buckets in which the ranks sum it up.
     assert held["gradients"] == 2 * weights
     assert held.get("activations", 0) < 1 << 20
 
@@ -438,7 +438,7 @@ extra = torch.empty(1 << 28, device="cuda")  # the peak
 
 
 def test_a_script_prints_no_more_warnings_than_elsewhere(tonnage, tmp_path):
-    """Between the passes of FSDP parameters are views, which have no gradients; torch warns of those who ask."""
+    """Between the passes of FSDP parameters are views, which have no gradients; torch warns of queries for them."""
     script = tmp_path / "views.py"
     script.write_text(
         SETUP
@@ -562,7 +562,7 @@ for name in ("first", "second"):
 
 
 def test_a_checkpoint_that_every_rank_reads_to_the_first_gpu(tonnage, tmp_path):
-    """A file says from which device its tensors came: `set_device` does not help, `map_location` does."""
+    """A file records from which device its tensors came: `set_device` does not help, `map_location` does."""
     script = tmp_path / "read.py"
     read = "held = torch.load('weights.pt'{})\n"
     before = SETUP + "if rank == 0:\n    torch.save(torch.ones(1 << 26, device='cuda'), 'weights.pt')\ndist.barrier()\n"

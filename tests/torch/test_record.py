@@ -109,7 +109,7 @@ def on_gpu(tmp_path):
 
 
 def blocks(path, process=0):
-    """What torch's allocator handed out and took back: kind and address, in order."""
+    """The allocations and frees of torch's allocator: kind and address, in order."""
     rows = read_table(path).select(["kind", "process", "address"]).to_pylist()
     kinds = ("alloc", "free_requested")
     return [(row["kind"], row["address"]) for row in rows if row["kind"] in kinds and row["process"] == process]
@@ -123,7 +123,7 @@ def test_a_recording_of_a_gpu_has_what_a_dry_run_has(on_gpu):
     done = on_gpu("record", TRAIN)
     assert done.code == 0, done.err
     verdict = done.verdict
-    # What torch itself says, which the script printed; stdout is for the JSON.
+    # The figures of torch itself, which the script printed; stdout is for the JSON.
     words = done.err.split()
     said = {name: int(words[words.index(name) + 1]) for name in ("allocated", "reserved")}
     use = verdict["devices"][0]
@@ -143,7 +143,7 @@ def test_a_recording_of_a_gpu_has_what_a_dry_run_has(on_gpu):
     assert {"weights", "gradients", "optimizer_state"} <= owners
     phases = {row["name"] for row in table if row["kind"] == "mark_start" and row["text"] == "phase"}
     assert phases == {"forward", "backward", "step"}
-    # What the stand-in charged at its fullest moment is what was measured and computed.
+    # The charge of the stand-in at its fullest moment is equal to the measured and computed one.
     charged = [row["charged"] for row in read_table(done.truth).to_pylist() if row["charged"] is not None]
     assert use["peak_used"] == max(charged)
     for command in ("info", "explain", "replay", "report"):
@@ -222,7 +222,7 @@ def test_verify_finds_nothing_but_a_larger_context(on_gpu, tmp_path):
     figures = {one["name"]: (one["real"], one["dry"]) for one in process["figures"]}
     assert figures["beside_first"] == (400 << 20, 256 << 20)
     assert figures["peak_allocated"][0] == figures["peak_allocated"][1]
-    assert "the GPU has 144.00 MiB more beside PyTorch" in done.out
+    assert "the GPU has 144.00 MiB more outside PyTorch" in done.out
     assert "allocated " in done.out, "the script's own output is shown once"
     assert done.out.count("reserved 1") == 1
 
@@ -257,5 +257,5 @@ def test_verify_names_a_value_that_the_script_decides_by(on_gpu, tmp_path):
     found = json.loads((tmp_path / "report.json").read_text())
     (parting,) = found["processes"][0]["partings"]
     assert parting["real_bytes"] == 28 << 20 and parting["only_dry"] == 0
-    assert "decides by" in parting["cause"] and "job.py:5" in parting["cause"]
+    assert "branches on" in parting["cause"] and "job.py:5" in parting["cause"]
     assert parting["place"] == {"file": "job.py", "line": 6, "function": "<module>"}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Values that programs read back: computed where they are small, named where nobody knows them."""
+"""Values that programs read back: computed where they are small, named where they are unknown."""
 
 import ast
 
 import pytest
 from conftest import PYTHON
 
-# What a GPU prints. Where the answer is about unknown values, it is that of a healthy program.
+# The output of a GPU. Where the answer is about unknown values, it is that of a healthy program.
 EXPECTED = """\
 arithmetic: [0, 2, 6, 12, 20, 30]
 transposed: [[1, 3], [2, 4]]
@@ -179,7 +179,8 @@ def test_reads_that_decide_are_told_from_those_that_are_only_kept(tonnage, tmp_p
     unknown = run.verdict["unknown_values"]
     assert (unknown["reads"], unknown["first_read"]["line"]) == (5, 6)
     assert (unknown["decisions"], unknown["first_decision"]["line"]) == (10, 7)
-    assert any("10 values that the script decides by" in gap and "script.py:7" in gap for gap in run.verdict["unknown"])
+    branches = [gap for gap in run.verdict["unknown"] if "10 values that the script branches on" in gap]
+    assert "script.py:7" in branches[0]
 
 
 def test_a_read_in_a_module_has_the_folder_of_the_module(tonnage, tmp_path):
@@ -194,7 +195,7 @@ def test_a_read_in_a_module_has_the_folder_of_the_module(tonnage, tmp_path):
     assert [gap for gap in run.verdict["unknown"] if gap.endswith("first read at project/utils.py:2")], run.verdict
 
 
-# Each line that reads, and whether the script decides by it.
+# Each line that reads, and whether the script branches on it.
 DECISIONS = """\
 import torch
 import math
@@ -265,7 +266,7 @@ def test_texts_and_shapes_are_no_decisions(tonnage, tmp_path):
     assert run.verdict["unknown_values"]["decisions"] == 2, run.verdict
 
 
-# What is read, and the same of a tensor of the CPU.
+# The value that is read, and the same of a tensor of the CPU.
 OF_RARE_TYPES = """
 import torch
 def rare(device):
@@ -516,7 +517,7 @@ def test_a_worker_that_is_killed_has_told_what_it_decided_by(tonnage, tmp_path):
     path.write_text("import subprocess, sys\nprint('ended by:', subprocess.call([sys.executable, 'worker.py']))")
     run = tonnage(None, command=[PYTHON, str(path)])
     assert "ended by: -9" in run.err, run.err
-    # Told when there are 1, 2 and 4 of them.
+    # Reported when there are 1, 2 and 4 of them.
     assert run.verdict["unknown_values"]["decisions"] == 4
 
 

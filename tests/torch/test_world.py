@@ -74,12 +74,12 @@ def test_a_rank_alone_does_what_it_does_among_others(tonnage):
 
 @pytest.mark.parametrize("options", [["--gpus", "2"], world(2, "1"), world(4, "1,2")])
 def test_symmetric_memory(tonnage, options):
-    """16 MiB and the signals before them in whole pieces, charged once, whoever maps it."""
+    """16 MiB and the signals before them in whole pieces, charged once, in whichever process maps it."""
     ranks = "2" if "--gpus" in options else "4"
     run = tonnage("", options=options, command=[*TORCHRUN, ranks, str(SCRIPTS / "symmetric.py")])
     assert run.code == 0, run.err
     printed = re.findall(r"(made|met|freed) (\d+) (\d+)", run.err)
-    # What ranks tell each other about it is in a segment that PyTorch has already.
+    # The data that ranks exchange about it is in a segment that PyTorch has already.
     assert {(what, int(size)) for what, _, size in printed} == {("made", 18 << 20), ("met", 18 << 20), ("freed", 0)}
     assert all(device["at_peak"]["other"] == 18 << 20 for device in run.verdict["devices"])
 
@@ -127,7 +127,7 @@ def test_sums_over_ranks_that_do_not_run(tonnage, tmp_path):
 def test_ranks_that_run_say_each_other_objects(tonnage):
     run = tonnage("world.py", "objects", options=world(16, "0,3"))
     assert run.code == 0, run.err
-    # Ranks that do not run are taken to say what the one that asks says.
+    # Ranks that do not run are taken to send the same as the rank that requests it.
     assert "gathered 0 [0, 0, 0, 3, 0" in run.err
     assert "gathered 3 [0, 3, 3, 3, 3" in run.err
     assert "told 0 ['from 0']" in run.err and "told 3 ['from 0']" in run.err

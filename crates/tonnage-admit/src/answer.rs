@@ -90,7 +90,7 @@ pub fn answer(
         return Answer::default();
     }
     let Some(largest) = gpus.largest else {
-        let reason = format!("no GPU of {} has told its memory yet", settings.driver);
+        let reason = format!("no GPU of {} has reported its memory yet", settings.driver);
         return match mode {
             Mode::Enforce => Answer::refuse(format!("{reason}, so no number can be given")),
             Mode::Advise | Mode::Fill => Answer::warn(reason),

@@ -18,7 +18,7 @@ pub struct ServerArguments {
     /// The authority of the API server's certificate, as PEM.
     #[arg(long, value_name = "FILE", requires = "server")]
     pub server_ca: Option<PathBuf>,
-    /// The file of the token with which the API server is asked.
+    /// The file of the token for requests to the API server.
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token: Option<PathBuf>,
 }
@@ -48,7 +48,7 @@ pub struct ClusterArguments {
     /// A device class of the GPUs; may be given again.
     #[arg(long, value_name = "NAME", default_value = "gpu.nvidia.com")]
     pub device_class: Vec<String>,
-    /// Seconds after which a forecast that could not be made in the cluster is tried again, if a pod asks for it.
+    /// Seconds after which a forecast that could not be made in the cluster is tried again, if a pod requests it.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub retry_after: u64,
 }
@@ -69,7 +69,7 @@ pub fn run_to_end(
     runtime.block_on(program).map_err(failed)
 }
 
-/// Waits until the program is told to end. It is listened for from this call on.
+/// Waits until the program receives a signal to end. The signal is awaited from this call on.
 ///
 /// # Errors
 ///

@@ -94,7 +94,7 @@ fn read(path: String, wanted: &Wanted, driver: &str) -> Result<Request, Unreadab
         (Some(memory), _) => {
             let unreadable = || {
                 let start: String = memory.chars().take(40).collect();
-                Unreadable(format!("{start:?} is no amount of memory"))
+                Unreadable(format!("{start:?} is not an amount of memory"))
             };
             Asked::Bytes(quantity(memory).ok_or_else(unreadable)?)
         }

@@ -74,7 +74,7 @@ pub enum ClientError {
     Status {
         /// The code of HTTP.
         code: u16,
-        /// What it says.
+        /// The message.
         message: String,
     },
     /// It returns something other than the requested object.

@@ -83,7 +83,7 @@ impl Cache {
     fn devices(&self, slices: &[ResourceSlice]) -> Devices {
         let mut devices = Devices::default();
         for slice in slices {
-            devices.put(slice, &self.driver);
+            devices.replace_slice(slice, &self.driver);
         }
         devices
     }
@@ -97,7 +97,7 @@ impl Cache {
 
 /// A pod as it is kept; none if it uses no claim.
 fn entry(pod: &Pod) -> Option<(String, Arc<PodJobs>)> {
-    let kept = PodJobs::of(pod);
+    let kept = PodJobs::from_pod(pod);
     let uid = pod.metadata.uid.clone()?;
     (!kept.jobs.is_empty()).then(|| (uid, Arc::new(kept)))
 }
@@ -136,7 +136,7 @@ pub async fn follow_slices(client: Client, cache: Arc<Cache>, failed: impl Fn(&C
         .follow(&SLICES, |change: Seen<'_, ResourceSlice>| {
             match change {
                 Seen::All(all) => devices = cache.devices(&all),
-                Seen::One(slice) => devices.put(&slice, &cache.driver),
+                Seen::One(slice) => devices.replace_slice(&slice, &cache.driver),
                 Seen::Gone(slice) => devices.remove(&slice.metadata.name.unwrap_or_default()),
                 Seen::Failed(error) => return failed(error),
             }
@@ -163,7 +163,7 @@ impl Pods {
     }
 
     /// The job of a claim that belongs to `owner`, as far as it is known at `deadline`.
-    pub async fn known(&self, owner: Option<&Owner>, deadline: Instant) -> Known {
+    pub async fn find_job(&self, owner: Option<&Owner>, deadline: Instant) -> Known {
         let Some(owner) = owner else {
             return Known::Not("the claim belongs to no pod".to_owned());
         };
@@ -222,7 +222,7 @@ impl Pods {
             Known::NotNow(format!("pod {} could not be read: {reason}", owner.name))
         };
         let Some(client) = &self.client else {
-            return Err(not_now("nobody can be asked".to_owned()));
+            return Err(not_now("there is no API server to query".to_owned()));
         };
         let _permit = self
             .lookups
@@ -233,7 +233,7 @@ impl Pods {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
         match client.get::<Pod>(&path).await {
             Ok(pod) if pod.metadata.uid.as_ref() == Some(&owner.uid) => {
-                Ok(Arc::new(PodJobs::of(&pod)))
+                Ok(Arc::new(PodJobs::from_pod(&pod)))
             }
             Ok(_) => Err(Known::Not(format!("pod {} is gone", owner.name))),
             Err(error) if error.is_not_found() => {

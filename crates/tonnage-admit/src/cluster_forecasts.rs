@@ -30,7 +30,7 @@ struct Namespace {
 impl Namespace {
     fn refresh(&mut self) {
         let ready = self.objects.values().filter_map(ForecastObject::forecast);
-        let mut forecasts = Forecasts::of(ready);
+        let mut forecasts = Forecasts::from_list(ready);
         for one in self.objects.values() {
             if let (Phase::Failed, Some(reason)) = (one.status.phase, &one.status.message) {
                 forecasts.fail(&one.spec.key(), reason);
@@ -66,7 +66,7 @@ impl ClusterForecasts {
     }
 
     /// The ready forecasts of a namespace.
-    pub fn of(&self, namespace: &str) -> Arc<Forecasts> {
+    pub fn in_namespace(&self, namespace: &str) -> Arc<Forecasts> {
         let namespaces = self.read();
         let found = namespaces.get(namespace);
         found.map_or_else(Arc::default, |one| Arc::clone(&one.forecasts))

@@ -28,7 +28,7 @@ impl Result {
         (Self::Refused, "refused"),
     ];
 
-    fn of(answer: &Answer) -> Self {
+    fn from_answer(answer: &Answer) -> Self {
         if answer.refused.is_some() {
             Self::Refused
         } else if answer.written.is_some() {
@@ -55,7 +55,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn answered(&self, answer: &Answer, took: Duration) {
-        let result = Result::of(answer) as usize;
+        let result = Result::from_answer(answer) as usize;
         add(&self.answered[result], 1);
         let bucket = SECONDS
             .iter()
@@ -105,7 +105,7 @@ impl Counters {
         };
         tell(
             "tonnage_admit_malformed_total",
-            "Requests that were no reviews.",
+            "Requests that were not reviews.",
             &self.malformed,
         );
         tell(

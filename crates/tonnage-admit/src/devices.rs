@@ -42,7 +42,7 @@ pub struct Gpus {
 
 impl Devices {
     /// Takes a slice in place of what was known of it.
-    pub fn put(&mut self, slice: &ResourceSlice, driver: &str) {
+    pub fn replace_slice(&mut self, slice: &ResourceSlice, driver: &str) {
         let Some(name) = slice.metadata.name.clone() else {
             return;
         };
@@ -136,14 +136,14 @@ mod tests {
         let mut devices = Devices::default();
         let driver = "gpu.nvidia.com";
         assert_eq!(devices.gpus(&catalogue), Gpus::default());
-        devices.put(&slice("a", driver, &["81559Mi", "81559Mi"]), driver);
-        devices.put(&slice("b", driver, &["143771Mi", "nonsense"]), driver);
-        devices.put(&slice("c", "memory.example.com", &["1Ti"]), driver);
+        devices.replace_slice(&slice("a", driver, &["81559Mi", "81559Mi"]), driver);
+        devices.replace_slice(&slice("b", driver, &["143771Mi", "nonsense"]), driver);
+        devices.replace_slice(&slice("c", "memory.example.com", &["1Ti"]), driver);
         let gpus = devices.gpus(&catalogue);
         assert_eq!((gpus.largest, gpus.count), (Some(143_771 << 20), 3));
         assert_eq!(gpus.products, BTreeSet::from(["h100-80gb".to_owned()]));
         // The same slice again replaces what was known of it.
-        devices.put(&slice("b", driver, &["40Gi"]), driver);
+        devices.replace_slice(&slice("b", driver, &["40Gi"]), driver);
         assert_eq!(devices.gpus(&catalogue).largest, Some(81_559 << 20));
         devices.remove("a");
         devices.remove("a");

@@ -32,7 +32,7 @@ pub struct Changed([Option<SystemTime>; 2]);
 
 impl Changed {
     /// The forecasts of this store, now.
-    pub fn of(store: &Store) -> Self {
+    pub fn from_store(store: &Store) -> Self {
         let changed = |name: &str| {
             fs::metadata(store.folder().join(name))
                 .and_then(|folder| folder.modified())
@@ -49,7 +49,7 @@ impl Forecasts {
         let observed = store.observed()?;
         let mut exposition = Exposition::default();
         metrics::of_store(&mut exposition, &listed.found, &observed.found);
-        let mut forecasts = Self::of(listed.found.into_iter().map(|mut forecast| {
+        let mut forecasts = Self::from_list(listed.found.into_iter().map(|mut forecast| {
             forecast.learn(&observed.found);
             forecast
         }));
@@ -60,7 +60,7 @@ impl Forecasts {
     }
 
     /// These forecasts.
-    pub fn of(all: impl IntoIterator<Item = Forecast>) -> Self {
+    pub fn from_list(all: impl IntoIterator<Item = Forecast>) -> Self {
         let mut forecasts = Self {
             all: all.into_iter().collect(),
             ..Self::default()

@@ -54,7 +54,7 @@ pub struct PodJobs {
 
 impl PodJobs {
     /// Reads this pod.
-    pub fn of(pod: &Pod) -> Self {
+    pub fn from_pod(pod: &Pod) -> Self {
         Self {
             jobs: jobs(pod),
             is_held: is_held(pod),

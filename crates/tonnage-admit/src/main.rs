@@ -26,8 +26,8 @@ use tonnage_forecast::admit::Mode;
 /// Write a job's GPU memory into its ResourceClaim
 ///
 /// An admission webhook of Kubernetes. When a ResourceClaim is created for a pod,
-/// it looks for the forecast of the pod's command and image, and says, writes or
-/// refuses what the claim asks of each GPU. In a pod it finds the API server by
+/// it looks for the forecast of the pod's command and image, and reports, writes or
+/// refuses the request of the claim for each GPU. In a pod it finds the API server by
 /// itself.
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -35,7 +35,7 @@ struct Arguments {
     /// The folder of forecasts, which `tonnage forecast make --store` fills.
     #[arg(long, value_name = "DIR", env = "TONNAGE_STORE")]
     store: PathBuf,
-    /// What is done to claims.
+    /// The action on claims.
     #[arg(long, value_enum, default_value = "advise", env = "TONNAGE_MODE")]
     mode: ModeArgument,
     /// The certificate of the webhook and those above it, as PEM; read again when it changes.

@@ -158,7 +158,7 @@ impl Webhook {
     }
 
     /// The forecasts of the folder, if everything is known that an answer needs.
-    fn known(&self) -> Option<Arc<Forecasts>> {
+    fn current_forecasts(&self) -> Option<Arc<Forecasts>> {
         let of_cluster = self.cluster_forecasts.as_ref();
         let is_known =
             self.cache.is_complete() && of_cluster.is_none_or(|forecasts| forecasts.is_known());
@@ -167,7 +167,7 @@ impl Webhook {
 
     /// Whether everything is known that an answer needs.
     pub fn is_ready(&self) -> bool {
-        self.known().is_some() && !self.is_ending.load(Ordering::Acquire)
+        self.current_forecasts().is_some() && !self.is_ending.load(Ordering::Acquire)
     }
 
     /// Its counters and state, in the format of Prometheus.
@@ -234,7 +234,7 @@ impl Webhook {
             return Answer::default();
         }
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        let here = of_cluster.of(&namespace);
+        let here = of_cluster.in_namespace(&namespace);
         let gpus = self.cache.gpus();
         let jobs = jobs(pod);
         for claim in spec.resource_claims.iter().flatten() {
@@ -324,7 +324,7 @@ impl Webhook {
                 return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
             }
         };
-        let answer = match (&request.subject, self.known()) {
+        let answer = match (&request.subject, self.current_forecasts()) {
             (Subject::Other, _) => Answer::default(),
             (_, None) => {
                 self.counters.unready();
@@ -334,10 +334,10 @@ impl Webhook {
             (Subject::Claim(claim), Some(forecasts)) => {
                 let namespace = claim.metadata.namespace.clone().unwrap_or_default();
                 let owner = claim::owner(claim);
-                let known = self.pods.known(owner.as_ref(), deadline).await;
+                let known = self.pods.find_job(owner.as_ref(), deadline).await;
                 let known = self.caught_up(known, &namespace, deadline).await;
                 let of_cluster = self.cluster_forecasts.as_ref();
-                let of_cluster = of_cluster.map(|all| all.of(&namespace));
+                let of_cluster = of_cluster.map(|all| all.in_namespace(&namespace));
                 let all: Vec<&Forecasts> = std::iter::once(&*forecasts)
                     .chain(of_cluster.as_deref())
                     .collect();
@@ -410,7 +410,7 @@ pub async fn follow_store(webhook: Arc<Webhook>, store: Store) {
     let mut seen = None;
     let mut looks = 0;
     loop {
-        let now = Changed::of(&store);
+        let now = Changed::from_store(&store);
         if seen != Some(now) || looks >= LOOKS {
             let place = store.clone();
             // Thousands of files may have to be read: other tasks go on.

@@ -110,7 +110,7 @@ impl World {
 
     fn webhook(&self, events: &Arc<Mutex<Vec<String>>>) -> Arc<Webhook> {
         let webhook = self.unshared(events);
-        webhook.set_forecasts(Forecasts::of(self.forecasts.clone()));
+        webhook.set_forecasts(Forecasts::from_list(self.forecasts.clone()));
         Arc::new(webhook)
     }
 
@@ -298,7 +298,7 @@ fn a_number_of_the_user_is_never_changed() {
     let message = response["status"]["message"].as_str().unwrap();
     assert!(
         message
-            .starts_with("tonnage: the job asks for 10.00 GiB of each GPU and may take 27.49 GiB"),
+            .starts_with("tonnage: the job requests 10.00 GiB of each GPU and may take 27.49 GiB"),
         "{message}"
     );
     assert!(response.get("patch").is_none());
@@ -581,7 +581,7 @@ fn gates(world: &World, review: &Value) -> Vec<String> {
     let cluster = Arc::new(ClusterForecasts::new(3600));
     cluster.set(Vec::new());
     let webhook = world.unshared(&events).with_cluster_forecasts(cluster);
-    webhook.set_forecasts(Forecasts::of(world.forecasts.clone()));
+    webhook.set_forecasts(Forecasts::from_list(world.forecasts.clone()));
     let request = Request::post("/pods").body(review.to_string().into());
     let (status, body) = sent(Arc::new(webhook), request.unwrap());
     assert_eq!(status, StatusCode::OK);
@@ -682,7 +682,7 @@ fn silent_api_server(world: &World) -> ((TcpListener, tempfile::TempDir), Webhoo
     let address = format!("https://{}", listener.local_addr().unwrap());
     let client = Client::new(&address, authority, token).unwrap();
     let webhook = world.asking(Some(client), &Arc::default());
-    webhook.set_forecasts(Forecasts::of(world.forecasts.clone()));
+    webhook.set_forecasts(Forecasts::from_list(world.forecasts.clone()));
     // Both files are read for each request.
     ((listener, folder), webhook)
 }

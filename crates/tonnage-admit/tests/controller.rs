@@ -232,7 +232,7 @@ fn apply(target: &mut Value, change: &Value) {
 }
 
 /// The message of a dry run about a job on a GPU.
-fn said(gpu: &str) -> String {
+fn render_message(gpu: &str) -> String {
     json!({
         "schema_version": 1,
         "forecast": {
@@ -262,7 +262,7 @@ fn finish(cluster: &mut Cluster, now: u64) {
             } else {
                 "a100-80gb"
             };
-            cluster.end_job(job, &said(gpu));
+            cluster.end_job(job, &render_message(gpu));
             cluster.state.jobs.remove(job);
         }
         if next.is_empty() && jobs.is_empty() {
@@ -299,7 +299,7 @@ proptest! {
             }
             if ends && let Some(job) = cluster.state.jobs.keys().next().cloned() {
                 let gpu = if job.1.contains("h100") { "h100-80gb" } else { "a100-80gb" };
-                cluster.end_job(&job, &said(gpu));
+                cluster.end_job(&job, &render_message(gpu));
             }
         }
         finish(&mut cluster, START + 10);
@@ -409,7 +409,7 @@ fn what_gives_no_answer_is_said_and_a_pod_does_not_wait_for_ever() {
 #[test]
 fn what_somebody_else_wrote_is_no_forecast() {
     let mut cluster = Cluster::with_h100(&[("a", "one.py")]);
-    for message in ["Killed", &said("t4"), "{}", &"x".repeat(5000)] {
+    for message in ["Killed", &render_message("t4"), "{}", &"x".repeat(5000)] {
         let mut cluster = Cluster::with_h100(&[("a", "one.py")]);
         cluster.work(3, START);
         let job = cluster.job();

@@ -33,7 +33,7 @@ const CHUNK: u64 = 32 << 20;
 /// let first = space.take(GRANULARITY).unwrap();
 /// let second = space.take(GRANULARITY).unwrap();
 /// assert_eq!(second, first + GRANULARITY);
-/// space.give(first, GRANULARITY);
+/// space.release_range(first, GRANULARITY);
 /// assert_eq!(space.take(GRANULARITY), Some(first));
 /// ```
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ impl AddressSpace {
                     .filter(|&start| start >= self.low)?;
                 self.high = start;
                 if chunk > size {
-                    self.holes.give(start + size, chunk - size);
+                    self.holes.release_hole(start + size, chunk - size);
                 }
                 Some(start)
             }
@@ -88,8 +88,8 @@ impl AddressSpace {
     }
 
     /// Gives `[start, start + size)` back, which must have been taken.
-    pub fn give(&mut self, start: u64, size: u64) {
-        self.holes.give(start, size);
+    pub fn release_range(&mut self, start: u64, size: u64) {
+        self.holes.release_hole(start, size);
     }
 }
 
@@ -130,7 +130,7 @@ impl Holes {
     }
 
     /// Gives `[start, start + size)` back and merges it with what it touches.
-    fn give(&mut self, start: u64, size: u64) {
+    fn release_hole(&mut self, start: u64, size: u64) {
         let (mut start, mut size) = (start, size);
         if let Some((&before, &length)) = self.0.range(..start).next_back() {
             debug_assert!(before + length <= start, "a range was given back twice");
@@ -177,16 +177,16 @@ impl Chunks {
     }
 
     /// Gives a piece back; answers with the chunk's start and length if it is now empty.
-    pub(crate) fn give(&mut self, start: u64, size: u64) -> Option<(u64, u64)> {
+    pub(crate) fn release_piece(&mut self, start: u64, size: u64) -> Option<(u64, u64)> {
         let (&first, chunk) = self.0.range_mut(..=start).next_back()?;
-        chunk.holes.give(start, size);
+        chunk.holes.release_hole(start, size);
         chunk.used -= size;
         (chunk.used == 0).then_some((first, chunk.length))
     }
 
     pub(crate) fn add(&mut self, start: u64, length: u64) {
         let mut holes = Holes::default();
-        holes.give(start, length);
+        holes.release_hole(start, length);
         let chunk = Chunk {
             length,
             used: 0,
@@ -226,7 +226,7 @@ mod tests {
         let first = space.take(20 * MIB).unwrap();
         let second = space.take(2 * MIB).unwrap();
         assert_eq!(second, first + 20 * MIB);
-        space.give(first, 20 * MIB);
+        space.release_range(first, 20 * MIB);
         assert_eq!(space.take(4 * MIB), Some(first));
         assert_eq!(space.take(16 * MIB), Some(first + 4 * MIB));
     }

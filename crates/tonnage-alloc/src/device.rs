@@ -53,7 +53,7 @@ pub enum Access {
 #[non_exhaustive]
 pub enum DeviceError {
     /// There is not enough free memory, or no range of addresses for it.
-    #[error("out of memory: {requested} bytes asked for, {free} bytes free")]
+    #[error("out of memory: {requested} bytes requested, {free} bytes free")]
     OutOfMemory {
         /// Bytes the caller requested, before rounding.
         requested: u64,

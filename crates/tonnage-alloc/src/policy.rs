@@ -68,9 +68,9 @@ impl Request {
 #[non_exhaustive]
 pub enum PolicyError {
     /// There is not enough memory, even after everything cached was given back.
-    #[error("out of memory: {requested} bytes asked for, {free} bytes free on the device")]
+    #[error("out of memory: {requested} bytes requested, {free} bytes free on the device")]
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         requested: u64,
         /// Bytes the device had free.
         free: u64,

@@ -94,7 +94,7 @@ impl StreamPool {
             .remove(&addr.0)
             .ok_or(DeviceError::Invalid("not the start of an allocation"))?;
         self.used -= size;
-        self.chunks.give(addr.0, size);
+        self.chunks.release_piece(addr.0, size);
         Ok(())
     }
 

@@ -64,7 +64,7 @@ impl Reservations {
             return Err(DeviceError::Invalid("the reservation is still mapped"));
         }
         self.lengths.remove(&addr.0);
-        space.give(addr.0, size);
+        space.release_range(addr.0, size);
         Ok(())
     }
 

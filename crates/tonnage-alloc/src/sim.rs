@@ -288,8 +288,8 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Physical memory of another process (`cuMemImportFromShareableHandle`): it can be mapped here, and stays charged to
-    /// the process that made it.
+    /// Physical memory of another process (`cuMemImportFromShareableHandle`): it can be mapped here, and stays charged
+    /// to the process that made it.
     pub fn import(&mut self, size: u64) -> PhysicalId {
         self.add_physical(size, true)
     }
@@ -410,14 +410,14 @@ impl SimDevice {
 
     fn free_shared(&mut self, addr: u64, size: u64) {
         let rounded = size.next_multiple_of(SHARED_STEP);
-        if let Some((piece, length)) = self.shared.give(addr, rounded) {
+        if let Some((piece, length)) = self.shared.release_piece(addr, rounded) {
             self.shared.remove(piece);
             self.charged -= length;
-            self.space.give(piece, length);
+            self.space.release_range(piece, length);
         }
     }
 
-    /// Charges and places `rounded` bytes; the error reports `asked`.
+    /// Charges and places `rounded` bytes; the error reports the original size.
     fn take_piece(&mut self, rounded: u64, asked: u64) -> Result<u64, DeviceError> {
         let out_of_memory = DeviceError::OutOfMemory {
             requested: asked,
@@ -533,7 +533,7 @@ impl Device for SimDevice {
         } else {
             self.charged -= rounded;
         }
-        self.space.give(addr.0, rounded);
+        self.space.release_range(addr.0, rounded);
         Ok(())
     }
 

@@ -54,7 +54,7 @@ impl Observer for Books {
             EventKind::Free => assert_eq!(self.live.remove(&addr.0), Some(bytes)),
             EventKind::FreeRequested => assert!(self.waiting.insert(addr.0)),
             EventKind::FreeCompleted => {
-                assert!(self.waiting.remove(&addr.0), "nobody asked for that");
+                assert!(self.waiting.remove(&addr.0), "no call requested that");
                 assert_eq!(self.live.remove(&addr.0), Some(bytes));
             }
             EventKind::Map => {
@@ -476,7 +476,7 @@ fn before_memory_grows_small_blocks_beside_gaps_are_looked_at() {
     }
     let limit = allocator.statistics().reserved.now + 2 * MIB;
     allocator.set_limit(Some(limit));
-    // With the free mebibyte it takes one page, in the gap of its own size two.
+    // With the free mebibyte it takes one page, in the gap of the same size two.
     allocator.alloc(ask(3 * MIB)).unwrap();
     assert_eq!(allocator.statistics().reserved.now, limit);
     allocator.check().unwrap();
@@ -653,7 +653,7 @@ fn every_step_of_the_search_is_told() {
     assert_eq!(
         allocator.observer().search_steps,
         [],
-        "a free block is no search"
+        "a free block is not a search"
     );
 }
 

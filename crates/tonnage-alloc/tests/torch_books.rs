@@ -249,7 +249,7 @@ proptest! {
     ) {
         let order = if ascending { AddressOrder::Ascending } else { AddressOrder::Descending };
         let total = total / (2 * MIB) * (2 * MIB);
-        let rules = Rules::of(Version(2, minor));
+        let rules = Rules::for_version(Version(2, minor));
         let settings = first.parse().unwrap();
         let torch = Allocator::with(Controlled::new(total, order), settings, rules, Vec::new());
         let mut world = World { torch, live: BTreeMap::new(), held_back: Vec::new() };
@@ -414,7 +414,7 @@ fn releases_break_ties_differently() {
         (12, TieBreak::Object, true),
         (15, TieBreak::Segment, true),
     ] {
-        let rules = Rules::of(Version(2, minor));
+        let rules = Rules::for_version(Version(2, minor));
         assert_eq!(rules.tie_break, tie_break);
         let device = Controlled::new(1 << 30, AddressOrder::Descending);
         let mut torch = Allocator::with(device, Settings::default(), rules, ());

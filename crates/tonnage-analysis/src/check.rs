@@ -4,7 +4,7 @@
 //! Limits are written by people in `tonnage.toml` or `pyproject.toml`; accepted
 //! figures are written by `tonnage check --update` into `tonnage.lock`. A dry run
 //! gives the same figures every time, so any increase over the accepted ones is a
-//! change of the program (or of torch, which is then said) and not noise.
+//! change of the program (or of torch, which is then reported) and not noise.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::diff::{Diff, Summary};
 
-/// Version of the JSON that [`Checked`] serialises to, and of the lock file.
+/// Version of the JSON that [`Checked`] serialises to, and of the lockfile.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// A size as people write it, `"36 GiB"`, or a number of bytes. Units are binary: KiB, MiB, GiB, TiB.
@@ -44,7 +44,7 @@ pub enum CommandLine {
 pub struct Budget {
     /// Its name, by which figures are kept; no two have the same.
     pub name: String,
-    /// What to run.
+    /// The command to run.
     pub run: CommandLine,
     /// On which GPU; `tonnage gpus` lists them.
     pub gpu: String,
@@ -100,7 +100,7 @@ pub struct Config {
     pub budgets: Vec<Budget>,
 }
 
-/// What each budget took when it was last accepted. Written by `tonnage check --update`, to be committed.
+/// The figures of each budget when it was last accepted. Written by `tonnage check --update`, to be committed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lock {
@@ -130,11 +130,11 @@ pub struct Limits {
 pub struct Figure {
     /// Which.
     pub name: &'static str,
-    /// What was measured.
+    /// The measured figure.
     pub measured: u64,
-    /// What was accepted, if anything was.
+    /// The accepted figure, if there is one.
     pub accepted: Option<u64>,
-    /// What is allowed, if there is a limit.
+    /// The allowed figure, if there is a limit.
     pub limit: Option<u64>,
 }
 
@@ -197,7 +197,7 @@ pub struct Checked {
     pub answer: Answer,
     /// The figures that are known; none if the command failed.
     pub figures: Vec<Figure>,
-    /// What changed since the figures were accepted.
+    /// The changes since the figures were accepted.
     pub diff: Option<Diff>,
     /// Whether another torch made the accepted figures: theirs and this one.
     pub torch_changed: Option<(String, String)>,
@@ -263,7 +263,7 @@ pub fn judge(
         gpu: budget.gpu.clone(),
         answer,
         figures,
-        diff: accepted.map(|accepted| Diff::of(accepted, measured)),
+        diff: accepted.map(|accepted| Diff::between(accepted, measured)),
         torch_changed,
         trouble: (answer == Answer::Failed).then(|| UNKNOWN_GROWTH.to_owned()),
     }

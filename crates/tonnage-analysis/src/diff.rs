@@ -4,7 +4,7 @@
 //! A [`Summary`] is the part of a recording that is worth comparing, small
 //! enough to be kept in a file beside the code. Lines are compared by file,
 //! function and module and in the order of their numbers, so that an edit
-//! elsewhere in a file, which moves them, is no difference.
+//! elsewhere in a file, which moves them, is not a difference.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Bytes by what they are for.
 pub type Sums = BTreeMap<String, u64>;
 
-/// What is compared of a recording: the process and device with the largest peak.
+/// The compared part of a recording: the process and device with the largest peak.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Summary {
@@ -50,7 +50,7 @@ pub struct Summary {
 
 impl Summary {
     /// Sums up a recording; none if it shows no block. Files below `base` are named from there.
-    pub fn of(recording: &Recording, base: &str) -> Option<Self> {
+    pub fn from_recording(recording: &Recording, base: &str) -> Option<Self> {
         let track = recording.most_allocated()?;
         let row = track.peak_row;
         let mut summary = Self {
@@ -150,7 +150,7 @@ impl Change {
     }
 }
 
-/// What two recordings differ in; equal things are left out.
+/// The differences between two recordings; equal things are left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -158,7 +158,7 @@ pub struct Diff {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
-    /// The peaks, and the growth where both tell it, equal or not.
+    /// The peaks, and the growth where both report it, equal or not.
     pub totals: Vec<Change>,
     /// By category, the largest difference first.
     pub categories: Vec<Change>,
@@ -168,11 +168,11 @@ pub struct Diff {
     pub lines: Vec<Change>,
     /// The peaks of ranks that both have.
     pub ranks: Vec<Change>,
-    /// Ranks that only the first has. Both are empty if one of the two tells of no ranks.
+    /// Ranks that only the first has. Both are empty if one of the two records no ranks.
     pub ranks_before: Vec<u32>,
     /// Ranks that only the second has.
     pub ranks_after: Vec<u32>,
-    /// What is compared instead of a job that ran to its end.
+    /// The stretch that is compared in place of a job that ran to its end.
     pub remarks: Vec<String>,
 }
 
@@ -184,11 +184,11 @@ impl Diff {
     ///
     /// let before = Summary { peak_allocated: 100, ..Summary::default() };
     /// let after = Summary { peak_allocated: 150, ..Summary::default() };
-    /// let diff = Diff::of(&before, &after);
+    /// let diff = Diff::between(&before, &after);
     /// assert_eq!(diff.totals[0].delta(), 50);
-    /// assert!(Diff::of(&before, &before).is_empty());
+    /// assert!(Diff::between(&before, &before).is_empty());
     /// ```
-    pub fn of(before: &Summary, after: &Summary) -> Self {
+    pub fn between(before: &Summary, after: &Summary) -> Self {
         let total = |what: &str, before, after| Change {
             what: what.to_owned(),
             before,
@@ -348,7 +348,7 @@ mod tests {
             ("a.py g (other)", 9),
             ("c.py k (other)", 30),
         ]);
-        let diff = Diff::of(&before, &after);
+        let diff = Diff::between(&before, &after);
         let told: Vec<_> = diff
             .lines
             .iter()
@@ -364,7 +364,7 @@ mod tests {
         );
         assert_eq!(diff.totals[0].delta(), 31);
         assert!(!diff.is_empty());
-        assert!(Diff::of(&before, &before).is_empty());
+        assert!(Diff::between(&before, &before).is_empty());
     }
 
     #[test]
@@ -373,14 +373,14 @@ mod tests {
             ranks: ranks.iter().copied().collect(),
             ..Summary::default()
         };
-        let diff = Diff::of(&with(&[(0, 5), (1, 7), (2, 7)]), &with(&[(0, 5), (1, 9)]));
+        let diff = Diff::between(&with(&[(0, 5), (1, 7), (2, 7)]), &with(&[(0, 5), (1, 9)]));
         let told: Vec<_> = diff.ranks.iter().map(|c| (&*c.what, c.delta())).collect();
         assert_eq!(told, [("rank 1", 2)]);
         assert_eq!((diff.ranks_before, diff.ranks_after), (vec![2], vec![]));
-        let gone = Diff::of(&with(&[(0, 5), (1, 7), (2, 7)]), &with(&[(0, 5), (1, 7)]));
+        let gone = Diff::between(&with(&[(0, 5), (1, 7), (2, 7)]), &with(&[(0, 5), (1, 7)]));
         assert!(!gone.is_empty());
-        // A lock file from before ranks were kept says nothing of them.
-        assert!(Diff::of(&with(&[]), &with(&[(0, 5), (1, 9)])).is_empty());
+        // A lockfile from before ranks were kept has no ranks.
+        assert!(Diff::between(&with(&[]), &with(&[(0, 5), (1, 9)])).is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! One pass, added up by an [`Account`]. A recording may start in the middle of a run: what was held before its first
 //! event then follows from what was held after its last one and from the frees of blocks whose allocation it does not
-//! have. Every figure says whether it is exact or only a bound, and why.
+//! have. Every figure is marked as exact or as a bound, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -22,7 +22,7 @@ use crate::verdict::KnownBytes;
 /// Version of the JSON that [`Info`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 2;
 
-/// Pairs of process and device that are told apart, and streams of one of them; no machine has so many.
+/// Pairs of process and device that are distinguished, and streams of one of them; no machine has so many.
 const MOST: usize = 1 << 16;
 
 /// Why figures are not exact.
@@ -35,7 +35,7 @@ const ASSUMED: &str = "sizes that are not known are assumed or left out";
 pub enum Known {
     /// To the byte.
     Exact,
-    /// Blocks have sizes that a GPU's libraries or values would have told: they are assumed.
+    /// Blocks have sizes that a GPU's libraries or values would have determined: they are assumed.
     Assumed,
     /// From readings of a real GPU, and what PyTorch obtained or gave back since.
     Computed,
@@ -114,7 +114,7 @@ pub struct DeviceInfo {
     pub start_reserved: u64,
 }
 
-/// What all processes together used of one device.
+/// The memory that all processes together used of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -138,7 +138,7 @@ pub struct Span {
     pub last: i64,
 }
 
-/// What a recording is and holds.
+/// The properties and contents of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -183,7 +183,7 @@ pub struct Info {
     pub allocator: Option<String>,
     /// All settings of the allocator.
     pub allocator_settings: Option<serde_json::Value>,
-    /// What times count from, if not nanoseconds since the Unix epoch.
+    /// The zero point of times, if not nanoseconds since the Unix epoch.
     pub clock: Option<String>,
     /// Earliest and latest time; `None` without a clock.
     pub span: Option<Span>,
@@ -203,20 +203,20 @@ pub struct Info {
     pub devices: Vec<DeviceInfo>,
     /// Every device with what was used of it; empty if the recording has no calls of the driver.
     pub totals: Vec<DeviceTotal>,
-    /// Sizes that a library would have told on a GPU and that could not be found out, a sentence each. Figures with
+    /// Sizes that a library would have reported on a GPU and that are not certain, a sentence each. Figures with
     /// such blocks are assumed, not exact.
     pub unknown_sizes: Vec<String>,
-    /// What the recording cannot say.
+    /// Facts that the recording does not contain.
     pub unknown: Vec<String>,
 }
 
-/// Reads a recording to its end and says what is in it.
+/// Reads a recording to its end and reports its contents.
 ///
 /// ```
 /// use tonnage_analysis::info::info;
 /// use tonnage_recording::{Event, Kind, Trace};
 ///
-/// // A recording in which a program asks for 3 MB.
+/// // A recording in which a program requests 3 MB.
 /// let mut trace = Trace::new("example 1.0");
 /// trace.events.push(Event {
 ///     address: 0x7f00_0000_0000,
@@ -275,7 +275,7 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
     let facts = Facts(&facts);
     let incomplete = facts.any(facts::INCOMPLETE);
     let stops_early = ending.is_truncated() || incomplete.is_some();
-    let mut origin = Origin::of(facts.run(meta::SOURCE).as_deref(), stops_early);
+    let mut origin = Origin::from_source(facts.run(meta::SOURCE).as_deref(), stops_early);
     let settings = facts.any(meta::ALLOCATOR_SETTINGS);
     let settings = settings.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
     if settings.is_some_and(|settings| settings["paused"] == true) {
@@ -403,7 +403,7 @@ impl Origin {
         Figure { bytes, known, how }
     }
 
-    fn of(source: Option<&str>, stops_early: bool) -> Self {
+    fn from_source(source: Option<&str>, stops_early: bool) -> Self {
         Self {
             is_own: source.is_none(),
             is_pytorch: Rounding::of_source(source) == Rounding::PyTorch,
@@ -418,17 +418,17 @@ struct Facts<'a>(&'a [Meta]);
 
 impl Facts<'_> {
     fn run(&self, name: &str) -> Option<String> {
-        self.of(facts::RUN, name)
+        self.fact_of(facts::RUN, name)
     }
 
-    fn of(&self, process: u32, name: &str) -> Option<String> {
+    fn fact_of(&self, process: u32, name: &str) -> Option<String> {
         meta::find(self.0, process, name).map(str::to_owned)
     }
 
     /// The fact of the first process that has it.
     fn any(&self, name: &str) -> Option<String> {
         let first = self.0.iter().find(|fact| fact.name == name)?;
-        self.of(first.process, name)
+        self.fact_of(first.process, name)
     }
 
     fn bytes(&self, name: &str, known: &str) -> Option<KnownBytes> {
@@ -441,16 +441,16 @@ impl Facts<'_> {
     fn process(&self, process: u32) -> ProcessInfo {
         ProcessInfo {
             process,
-            id: self.of(process, meta::PROCESS_ID),
+            id: self.fact_of(process, meta::PROCESS_ID),
             rank: self
-                .of(process, meta::PROCESS_RANK)
+                .fact_of(process, meta::PROCESS_RANK)
                 .and_then(|rank| rank.parse().ok()),
-            command: self.of(process, facts::PROCESS_COMMAND),
+            command: self.fact_of(process, facts::PROCESS_COMMAND),
         }
     }
 }
 
-/// What occurs in the rows of one process on one device.
+/// The events in the rows of one process on one device.
 #[derive(Default)]
 struct Counts {
     events: u64,
@@ -504,7 +504,7 @@ impl Report<'_> {
             peak_allocated: (track.block_rows() > 0)
                 .then(|| origin.figure(peak_allocated, self.allocated_known())),
             peak_reserved: knows_segments.then(|| {
-                // What was handed out was held, also where its segment is not recorded.
+                // Allocated memory was held, also where its segment is not recorded.
                 let bytes = if track.exceeded_reserved() && origin.is_own {
                     peak_reserved.max(peak_allocated)
                 } else {
@@ -596,12 +596,12 @@ fn used_known(track: &DeviceAccount, origin: Origin) -> (Known, &'static str) {
     } else {
         (
             Known::AtLeast,
-            "sum of what was asked for; what the device charged is not recorded",
+            "sum of the requests; what the device charged is not recorded",
         )
     }
 }
 
-/// What all processes used of each device.
+/// The memory that all processes used of each device.
 fn totals(account: &Account, origin: Origin) -> Vec<DeviceTotal> {
     let mut processes: BTreeMap<i32, u64> = BTreeMap::new();
     for ((_, device), track) in account.iter() {
@@ -812,7 +812,7 @@ mod tests {
         assert_eq!(device.start_allocated, ABSURD);
     }
 
-    /// Process, kind, size, and what the device says it has charged to it and to all.
+    /// Process, kind, size, and the memory that the device reports as charged to it and to all.
     type DriverRow = (u32, Kind, u64, Option<(u64, u64)>);
 
     fn driver(rows: &[DriverRow]) -> Info {

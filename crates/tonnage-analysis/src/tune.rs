@@ -2,11 +2,11 @@
 //! Which setting of PyTorch's allocator serves a recording best?
 //!
 //! Every setting of a grid is replayed; nothing is recommended that was not.
-//! tonnage's own allocator is replayed beside them. It is no setting, so it is
+//! tonnage's own allocator is replayed beside them. It is not a setting, so it is
 //! never the best one; the answer shows what it would need.
 //! First each on a device with room, which shows its appetite; then on the real
 //! one where that is too small. The best few are then compared by the smallest
-//! device on which they complete, because under pressure the reserved peak says
+//! device on which they complete, because under pressure the reserved peak means
 //! little: a cache fills whatever there is.
 //!
 //! A grid and not a cleverer search: the settings interact in jumps, a replay
@@ -26,11 +26,11 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// How many settings are compared by the smallest device.
 const FINALISTS: usize = 8;
-/// A saving below this part of the device is no reason to change a setting.
+/// A saving below this part of the device does not justify a change of a setting.
 const WORTHWHILE: f64 = 0.01;
 /// Devices that differ by less than this part are equally small.
 const EQUAL: f64 = 0.002;
-/// What several settings must save beyond the simple one, as a part of the device, to be worth writing.
+/// The saving that several settings need beyond the simple one, as a part of the device, to be worth writing.
 const LARGE_GAIN: f64 = 0.05;
 /// The setting that wins unless another one's gain is large.
 const SIMPLE: &str = "expandable_segments:True";
@@ -71,7 +71,7 @@ impl Trial {
     }
 }
 
-/// What another allocator did than PyTorch's.
+/// The difference of another allocator to PyTorch's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -265,14 +265,14 @@ fn everywhere<T: Sync, R: Send>(
 }
 
 impl Job {
-    /// Searches the settings; `progress` hears how many of how many replays are done.
+    /// Searches the settings; `progress` is called with how many of how many replays are done.
     ///
     /// ```
     /// use tonnage_analysis::replay::{Job, Options};
     /// use tonnage_analysis::tune::Advice;
     /// use tonnage_recording::{Event, Kind, Trace};
     ///
-    /// // A recording in which a program asks for 3 MB.
+    /// // A recording in which a program requests 3 MB.
     /// let mut trace = Trace::new("example 1.0");
     /// trace.events.push(Event {
     ///     address: 0x7f00_0000_0000,
@@ -328,7 +328,7 @@ impl Job {
         });
         let mut finalists: Vec<Trial> = Vec::new();
         for trial in &ranked {
-            // Settings that do exactly the same are one, told by its shortest form.
+            // Settings that do exactly the same are one, named by its shortest form.
             let same = |other: &&Trial| {
                 (
                     other.appetite,
@@ -366,7 +366,7 @@ impl Job {
         self.conclude(tried, &baseline_conf, finalists, own, known)
     }
 
-    /// What tonnage's own allocator does.
+    /// The result of tonnage's own allocator.
     fn own_allocator(&self) -> OtherAllocator {
         let alloc = Alloc::Tonnage;
         let trial = self.attempt("", &alloc, None);
@@ -522,7 +522,7 @@ fn preferred(finalists: &[Trial], capacity: u64) -> &Trial {
             && simple.completes == best.completes
             && gain as f64 <= LARGE_GAIN * capacity as f64
     };
-    // What is as short may be as good in other ways.
+    // A setting as short may be as good in other ways.
     let simple = finalists.iter().find(as_good).filter(|_| best.keys() > 1);
     simple.unwrap_or(best)
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Functions that were called and are not modelled, and the sizes that libraries would have told by them on a GPU.
+//! Functions that were called and are not modelled, and the sizes that libraries would have reported through them on a
+//! GPU.
 //!
-//! A library is asked how much workspace it wants before PyTorch allocates it. Where nobody can answer, the block has the
-//! wrong size or is missing, so figures that contain it are not exact. Which these are is seen by the functions that the
-//! stand-in names as not modelled.
+//! Before PyTorch allocates a workspace, it queries the size from the library. Without an answer, the block has
+//! the wrong size or is missing, so figures that contain it are not exact. Such figures are identified by the functions
+//! that the stand-in names as not modelled.
 
 use std::collections::BTreeMap;
 
@@ -35,20 +36,20 @@ impl UnmodelledCalls {
         self.0.iter().map(|(name, &calls)| (name.as_str(), calls))
     }
 
-    /// Sizes that a library would have told on a GPU and that could not be found out, a sentence each. Figures with
+    /// Sizes that a library would have reported on a GPU and that are not certain, a sentence each. Figures with
     /// such blocks are assumed, not exact.
     pub fn unknown_sizes(&self) -> Vec<String> {
         unknown_sizes(self.0.keys().map(String::as_str))
     }
 }
 
-/// Functions that tell a size, and what is not known where nobody answers them.
+/// Functions that return a size, and what is not known without their answer.
 struct Asked {
     /// How their names begin.
     beginning: &'static str,
     /// Parts of a name of which it has one; none if the beginning is enough.
     parts: &'static [&'static str],
-    /// What is not known.
+    /// The unknown.
     sentence: &'static str,
 }
 
@@ -56,8 +57,8 @@ const ASKED: [Asked; 6] = [
     Asked {
         beginning: "cudnnBackendGetAttribute",
         parts: &[],
-        sentence: "the workspaces of convolutions and attention: a cuDNN older than 9.8 does not tell them without a GPU, \
-                   and they are left out; install cuDNN 9.8 or newer (nvidia-cudnn-cu12 or -cu13) to have them exact",
+        sentence: "the workspaces of convolutions and attention: a cuDNN older than 9.8 does not report them without a \
+                   GPU, and they are left out; install cuDNN 9.8 or newer (nvidia-cudnn-cu12 or -cu13) to have them exact",
     },
     Asked {
         beginning: "cudnnGetConvolution",
@@ -82,13 +83,13 @@ const ASKED: [Asked; 6] = [
     },
     Asked {
         beginning: "cufft",
-        // Making a plan tells how much it takes.
+        // The creation of a plan returns how much it needs.
         parts: &["MakePlan", "GetSize", "Estimate"],
         sentence: "the workspaces of Fourier transforms (cuFFT): they are left out",
     },
 ];
 
-/// Endings of functions that tell a size, in all of CUDA's libraries, in lower case.
+/// Endings of functions that return a size, in all of CUDA's libraries, in lower case.
 const ENDINGS: [&str; 5] = [
     "buffersize",
     "buffersizeext",
@@ -104,7 +105,7 @@ impl Asked {
     }
 }
 
-/// What is not known, a sentence each, by the names of the functions that were called and are not modelled, sorted.
+/// The unknowns, a sentence each, by the names of the functions that were called and are not modelled, sorted.
 fn unknown_sizes<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut sentences: Vec<String> = Vec::new();
     let mut others: Vec<&str> = Vec::new();
@@ -127,7 +128,7 @@ fn unknown_sizes<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
             String::new()
         };
         sentences.push(format!(
-            "workspaces of which {}{rest} would tell the size: they are left out",
+            "workspaces of which {}{rest} would report the size: they are left out",
             others.join(", ")
         ));
     }
@@ -138,7 +139,7 @@ fn unknown_sizes<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn told(names: &[&str]) -> Vec<String> {
+    fn describe_unknowns(names: &[&str]) -> Vec<String> {
         let mut names = names.to_vec();
         names.sort_unstable();
         unknown_sizes(names.into_iter())
@@ -147,21 +148,25 @@ mod tests {
     #[test]
     fn sizes_that_nobody_told_are_named_once() {
         assert_eq!(
-            told(&["nvmlDeviceGetVbiosVersion", "cufftSetStream"]),
+            describe_unknowns(&["nvmlDeviceGetVbiosVersion", "cufftSetStream"]),
             [""; 0]
         );
-        assert_eq!(told(&["cufftXtMakePlanMany", "cufftGetSize1d"]).len(), 1);
-        let old = told(&["cudnnBackendGetAttribute"]);
+        assert_eq!(
+            describe_unknowns(&["cufftXtMakePlanMany", "cufftGetSize1d"]).len(),
+            1
+        );
+        let old = describe_unknowns(&["cudnnBackendGetAttribute"]);
         assert!(old[0].contains("older than 9.8"), "{old:?}");
         let both = [
             "cudnnGetConvolutionForwardWorkspaceSize",
             "cudnnGetConvolutionBackwardDataWorkspaceSize",
         ];
-        assert_eq!(told(&both).len(), 1);
-        let recurrent = told(&["cudnnGetRNNTrainingReserveSize", "cudnnGetRNNWorkspaceSize"]);
+        assert_eq!(describe_unknowns(&both).len(), 1);
+        let recurrent =
+            describe_unknowns(&["cudnnGetRNNTrainingReserveSize", "cudnnGetRNNWorkspaceSize"]);
         assert_eq!(recurrent.len(), 1);
         assert!(recurrent[0].contains("recurrent"), "{recurrent:?}");
-        let solver = told(&[
+        let solver = describe_unknowns(&[
             "cusolverDnDgesvd_bufferSize",
             "cusolverDnXgeev_bufferSize",
             "cusolverDnXsyevd_bufferSize",

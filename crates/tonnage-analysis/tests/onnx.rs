@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Models that the onnx package wrote: lives and bytes against what that package says of them.
+//! Models that the onnx package wrote: lives and bytes against the report of that package.
 //!
 //! `onnx/make.py` made the models and printed the numbers that stand here.
 
@@ -121,7 +121,7 @@ fn operator(reads: &[&str], makes: &[&str]) -> Vec<u8> {
     field(1, &reads.chain(makes).collect::<Vec<_>>().concat())
 }
 
-/// A float tensor, or what else the type says.
+/// A float tensor, or another type.
 fn value(number: u8, name: &str, kind: &[u8]) -> Vec<u8> {
     let kind = field(2, kind);
     field(number, &[field(1, name.as_bytes()), kind].concat())
@@ -132,7 +132,7 @@ fn shape(dimensions: &[&[u8]]) -> Vec<u8> {
     field(1, &[vec![8, 1], field(2, &dimensions)].concat())
 }
 
-fn said(graph: &[Vec<u8>]) -> String {
+fn read_error(graph: &[Vec<u8>]) -> String {
     let model = [vec![8, 9], field(7, &graph.concat())].concat();
     assert!(onnx::looks_like(&model));
     match onnx::problem(model.as_slice(), &Wanted::default(), &[]) {
@@ -188,22 +188,22 @@ fn what_cannot_be_planned_is_named_with_a_next_step() {
                 float("y"),
                 float("z"),
             ],
-            "operator 0 reads `z`, which nothing before it makes; operators must be sorted and each tensor made once; onnx.checker says more",
+            "operator 0 reads `z`, which nothing before it makes; operators must be sorted and each tensor made once; onnx.checker has details",
         ),
         (
             vec![operator(&["y"], &["y"]), float("y")],
-            "operator 0 reads `y`, which nothing before it makes; operators must be sorted and each tensor made once; onnx.checker says more",
+            "operator 0 reads `y`, which nothing before it makes; operators must be sorted and each tensor made once; onnx.checker has details",
         ),
         (
             vec![relu.clone(), relu.clone(), input.clone(), float("y")],
-            "`y` is made twice, the second time by operator 1; operators must be sorted and each tensor made once; onnx.checker says more",
+            "`y` is made twice, the second time by operator 1; operators must be sorted and each tensor made once; onnx.checker has details",
         ),
         (
             vec![relu, input, vec![0x0a, 100]],
-            "it is no ONNX model, or damaged at byte 41: a field reaches beyond its message; check it with onnx.checker, or export it again",
+            "it is not an ONNX model, or damaged at byte 41: a field reaches beyond its message; check it with onnx.checker, or export it again",
         ),
     ] {
-        assert_eq!(said(&graph), words);
+        assert_eq!(read_error(&graph), words);
     }
     let empty = onnx::problem(&[8, 9][..], &Wanted::default(), &[]).unwrap_err();
     assert_eq!(empty.to_string(), "it has no graph");
@@ -216,7 +216,7 @@ fn graphs_inside_of_graphs_are_followed_only_so_far() {
         body = field(1, &field(5, &field(6, &body)));
     }
     assert_eq!(
-        said(&[body]),
+        read_error(&[body]),
         "it has more than 16 graphs inside of each other; check it with onnx.checker, or export it again"
     );
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The snapshots of real GPUs, explained: what they show is said, and nothing that they cannot show.
+//! The snapshots of real GPUs, explained: the report has what they show, and nothing that they cannot show.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ fn each_is_explained_within_what_it_shows() {
         let told = explain(&recording, None, None).unwrap();
         assert_eq!(told.outcome, Outcome::Ran, "{name}");
 
-        // The file tells requests and not blocks: never above the real peak, and at most 0.2 % below.
+        // The file has requests and not blocks: never above the real peak, and at most 0.2 % below.
         let said = told.on_device.allocated as f64 / MIB;
         assert!(
             said <= allocated + 0.001 && said >= allocated * 0.998,

@@ -29,7 +29,7 @@ pub struct Block {
     pub device: u8,
 }
 
-/// What a [`Note`] says.
+/// The meaning of a [`Note`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NoteKind {
@@ -39,11 +39,11 @@ pub enum NoteKind {
     End = 1,
     /// A moment.
     Moment = 2,
-    /// The block at the address is somebody's.
+    /// The owner of the block at the address.
     Owner = 3,
-    /// What holds the block at the address, as Python said at this moment.
+    /// The holder of the block at the address, as Python reported it at this moment.
     Holder = 4,
-    /// Whose several blocks are: the text is the number of a list in the process's log. Written where the GPU is a
+    /// The owners of several blocks: the text is the number of a list in the process's log. Written where the GPU is a
     /// real one.
     Owners = 5,
     /// An allocator that took the place of PyTorch's ran out: `address` has the rounded request, the text what the
@@ -73,7 +73,7 @@ impl NoteKind {
 /// Something known of the program at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What it says.
+    /// The kind of the note.
     pub kind: NoteKind,
     /// Physical number of the device whose blocks it stands among.
     pub device: u8,

@@ -19,9 +19,10 @@ pub enum AddressOrderName {
 pub struct RunConfig {
     /// The devices, by their number.
     pub devices: Vec<DeviceProfile>,
-    /// How many machines have them, each the same number and one after the other; a process sees those of its own.
+    /// How many machines have them, each the same number and one after the other; a process sees the GPUs of its own
+    /// machine.
     pub machines: usize,
-    /// Ranks of the job are not there: whoever talks to them is answered.
+    /// Some ranks of the job do not run: messages to them are answered.
     pub absent_ranks: bool,
     /// The order of addresses on all of them.
     pub address_order: AddressOrderName,
@@ -33,7 +34,7 @@ pub struct RunConfig {
     /// The devices refuse nothing, whatever they report of themselves: how much a job needs is found so.
     #[serde(default)]
     pub unlimited: bool,
-    /// How many launches a stream may be behind the host; 0 if work is done the moment it is asked for.
+    /// How many launches a stream may be behind the host; 0 if work is done the moment it is requested.
     #[serde(default)]
     pub lag: u64,
 }
@@ -53,9 +54,9 @@ pub struct DeviceProfile {
     pub minor: i32,
     /// Multiprocessors.
     pub sm_count: i32,
-    /// Shared memory of a block without asking.
+    /// Shared memory of a block without a request.
     pub shared_per_block: i32,
-    /// Shared memory of a block that asks for it.
+    /// Shared memory of a block that requests it.
     pub shared_per_block_optin: i32,
     /// Shared memory of a multiprocessor.
     pub shared_per_sm: i32,

@@ -5,15 +5,15 @@
 //! a process. The file is made whole before the first process starts, so that
 //! writing to it never needs room that is not there.
 //!
-//! What a device has charged to all processes is one word
+//! The charge of a device to all processes is one word
 //! ([`SharedWord::InUse`]). It is changed only under the device's lock
-//! ([`SharedWord::Lock`]), by who has written the new charge into its own slot
+//! ([`SharedWord::Lock`]), by the process that has written the new charge into its own slot
 //! first. So it can be counted again from the slots after a process was killed
 //! in the middle.
 //!
 //! Whether the process of a slot is alive is known by a lock on the file, the
 //! byte [`slot_byte`]: the kernel gives it up at exit, at exec and at a kill,
-//! also of a process nobody has waited for yet, and a process id that was given
+//! also of a process that was not waited for yet, and a process id that was given
 //! out again means nothing to it. Slots of dead processes are taken again only
 //! when no fresh one is left; processes are distinguished by their number
 //! ([`ProcessWord::Number`]), which is never given out twice.
@@ -52,8 +52,8 @@ pub const LOST_BEFORE_WORD: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum SharedWord {
-    /// Who may change the words of this device: a count of takings in the upper half, the
-    /// slot plus one in the lower, which is zero while nobody holds it.
+    /// The process that may change the words of this device: a count of takings in the upper half, the
+    /// slot plus one in the lower, which is zero while no process holds it.
     Lock = 0,
     /// Bytes charged to all processes.
     InUse = 1,
@@ -69,7 +69,7 @@ pub enum ProcessWord {
     Number = 0,
     /// Its process id.
     Pid = 1,
-    /// 1 if the byte of the slot is locked while it is alive, 2 if only its process id can tell.
+    /// 1 if the byte of the slot is locked while it is alive, 2 if only its process id can show it.
     Liveness = 2,
     /// Kernels it launched.
     Launches = 3,
@@ -125,7 +125,7 @@ pub fn slot_byte(slot: usize) -> u64 {
     process_word(slot, ProcessWord::Number) as u64 * 8
 }
 
-/// The bytes of a ledger that nobody has written to yet.
+/// The bytes of a ledger that was not written to yet.
 pub fn fresh() -> Vec<u8> {
     let mut bytes = vec![0; WORDS * 8];
     bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the stand-in inside a dry-run process and `tonnage run` outside it say
-//! to each other.
+//! The data that the stand-in inside a dry-run process and `tonnage run` outside it
+//! exchange.
 //!
 //! Five things cross the boundary, each a file in one folder that the command
 //! makes and the processes find through the environment variable
 //! [`RUN_VARIABLE`]. `tonnage record` has such a folder too; where the GPU is a
-//! real one, what it says of its memory is a [`sample`] in the log. They are:
+//! real one, its report on its memory is a [`sample`] in the log. They are:
 //!
 //! * [`RunConfig`], one JSON file: which devices to simulate;
 //! * the [`ledger`], one small file mapped by all processes: what each holds on
@@ -94,8 +94,8 @@ pub const RUN_FOLDER_PREFIX: &str = "tonnage-run-";
 /// How the folder of a job that is recorded on a real GPU is called, likewise.
 pub const RECORD_FOLDER_PREFIX: &str = "tonnage-record-";
 
-/// The file that says which job a folder is for, a [`Running`] as JSON. Whoever started the job keeps it locked as long
-/// as the job runs; a lock ends with the process that has it, however that ends.
+/// The file that names the job of a folder, a [`Running`] as JSON. The process that started the job keeps it locked as
+/// long as the job runs; a lock ends with the process that has it, however that ends.
 pub const RUNNING_FILE: &str = "running";
 
 /// Which job a folder is for.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The log of one process: records appended by the stand-in, each in one write.
 //!
-//! A record is a tag, a length and a payload. What the process was doing when
+//! A record is a tag, a length and a payload. The action of the process when
 //! it was killed is the last record or nothing of it: a record cut short is
-//! left out by [`read`], which says so.
+//! left out by [`read`], which reports it.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -13,7 +13,7 @@ const HEAD: usize = 8;
 /// Bytes of a [`DriverCall`].
 const CALL: usize = 56;
 
-/// What the driver was asked.
+/// The query or request to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CallKind {
@@ -78,9 +78,9 @@ impl CallKind {
 /// One call that moved memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverCall {
-    /// What was asked.
+    /// The query or request.
     pub kind: CallKind,
-    /// Of which device.
+    /// The device of the call.
     pub device: u8,
     /// Nanoseconds since 1970.
     pub time: u64,
@@ -89,7 +89,7 @@ pub struct DriverCall {
     /// Bytes.
     pub size: u64,
     /// Depends on the kind: the handle mapped, the bytes free, the stream, the bytes
-    /// asked for of managed memory.
+    /// requested of managed memory.
     pub extra: u64,
     /// Bytes the device has charged to this process after the call.
     pub charged: u64,
@@ -133,7 +133,7 @@ pub enum Record<'log> {
     Counts(&'log [u8]),
     /// A text that notes among the blocks refer to by its number: the texts count from 0.
     Text(&'log str),
-    /// Whose several blocks are: pairs of words, an address and the number of a text. Lists count from 0.
+    /// The owners of several blocks: pairs of words, an address and the number of a text. Lists count from 0.
     Owners(&'log [u8]),
 }
 
@@ -165,7 +165,7 @@ pub enum LogError {
     Broken {
         /// Where it starts.
         at: usize,
-        /// What is wrong with it.
+        /// The problem with it.
         why: &'static str,
     },
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The notes in the log of a process: facts that the stand-in, the hook or the plug-in of PyTorch writes as JSON.
+//! The notes in the log of a process: facts that the stand-in, the hook or the plugin of PyTorch writes as JSON.
 //!
 //! A note is an object with one key, the kind of the note. Python gets the same kinds from the hook's `wire.py`, which
 //! tonnage-reference makes from this file. A note that has another kind or another field is not a [`Note`]: a recording
@@ -170,7 +170,7 @@ pub struct Exception {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Values {
-    /// Reads: file, line, function, whether the script decides by it, how often.
+    /// Reads: file, line, function, whether the script branches on it, how often.
     pub reads: Vec<(String, u64, String, bool, u64)>,
     /// Results whose size depends on them: file, line, function, how many.
     pub sizes: Vec<(String, u64, String, u64)>,
@@ -198,11 +198,11 @@ pub struct Foreign {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignUse {
-    /// It has a CUDA runtime of its own, whose calls fail.
+    /// It has a separate CUDA runtime, whose calls fail.
     Runtime,
     /// It takes most of the device and divides it itself.
     Memory,
-    /// It computes on the CPU, because it found no GPU in a way of its own.
+    /// It computes on the CPU, because it found no GPU in its own way.
     Cpu,
 }
 

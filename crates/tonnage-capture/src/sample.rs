@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a real GPU said of its memory, and what PyTorch's allocator said at that moment: a note in the log.
+//! The memory figures of a real GPU, and of PyTorch's allocator at that moment: a note in the log.
 //!
-//! Who reads a recording and who watches a job that runs both ask how much of the device is the process's, so the answer
-//! is here.
+//! The reader of a recording and the watcher of a running job both query how much of the device is the process's, so
+//! the answer is here.
 
 use serde::{Deserialize, Serialize};
 
-/// What a device said of its memory.
+/// The memory figures of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -19,11 +19,11 @@ pub struct Sample {
     pub free: u64,
     /// Bytes that it has.
     pub total: u64,
-    /// Bytes of this process, if the driver says.
+    /// Bytes of this process, if the driver reports them.
     pub own: Option<u64>,
     /// Bytes that PyTorch held at that moment.
     pub reserved: u64,
-    /// Bytes that were free before the process used the device, if the driver said.
+    /// Bytes that were free before the process used the device, if the driver reported them.
     pub free_before: Option<u64>,
     /// The driver's name of the device, in the first sample.
     pub name: Option<String>,
@@ -51,7 +51,7 @@ impl Sample {
     pub fn charged(&self) -> u64 {
         let before = self.free_before.unwrap_or(self.total);
         let since = before.min(self.total).saturating_sub(self.free);
-        // A process of another container may have the same number: what it has says nothing.
+        // A process of another container may have the same number: its bytes are not evidence.
         let own = self.own.filter(|own| *own >= self.reserved);
         own.unwrap_or(since).min(self.in_use())
     }

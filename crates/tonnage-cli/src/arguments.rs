@@ -30,7 +30,7 @@ use crate::commands::serve_fit::ServeFitOptions;
 use crate::commands::tune::TuneOptions;
 use crate::commands::verify::VerifyOptions;
 
-/// What a job does to GPU memory, without a GPU.
+/// The effects of a job on GPU memory, without a GPU.
 #[derive(Debug, Parser)]
 #[command(name = "tonnage", version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -207,8 +207,8 @@ impl Command {
     /// Whether only the verdict is wanted.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
-            Self::Run(options) => options.quiet.quiet,
-            Self::Explain(options) => options.quiet.quiet,
+            Self::Run(options) => options.detail.quiet.quiet,
+            Self::Explain(options) => options.detail.quiet.quiet,
             Self::Fit(options) => options.quiet.quiet,
             Self::Check(options) => options.quiet.quiet,
             Self::Replay(options) => options.quiet.quiet,

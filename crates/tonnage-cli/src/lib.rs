@@ -58,7 +58,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments = match parse(words) {
         Ok(arguments) => arguments,
         Err(told) => {
-            // Help and version are told the same way, and are no failure.
+            // Help and version take the same way, and are not a failure.
             let _ = told.print();
             return u8::try_from(told.exit_code()).unwrap_or(Answer::Failed as u8);
         }
@@ -87,18 +87,18 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
 ///
 /// # Errors
 ///
-/// What the command would have said on stderr before exit code 2.
+/// Returns the text that the command would have printed on stderr before exit code 2.
 pub fn ask(words: impl IntoIterator<Item = OsString>) -> Result<Reply, Failure> {
     ask_in(words, &Surroundings::of_a_command())
 }
 
-/// What [`ask`] does, with a job in surroundings that the caller chooses. Signal handlers stay as they are.
+/// The same as [`ask`], with a job in surroundings that the caller chooses. Signal handlers stay as they are.
 ///
 /// The files that the words name are found from the caller's own folder, and not from that of the job.
 ///
 /// # Errors
 ///
-/// What the command would have said on stderr before exit code 2.
+/// Returns the text that the command would have printed on stderr before exit code 2.
 pub fn ask_in(
     words: impl IntoIterator<Item = OsString>,
     surroundings: &Surroundings,
@@ -126,7 +126,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of a command at a terminal, which gets its signals for the job.
+    /// The settings of a command at a terminal, which gets its signals for the job.
     fn of_a_command() -> Self {
         Self {
             forward_signals: true,
@@ -138,7 +138,7 @@ impl Surroundings {
 /// Does the work of a command quietly, for a program that wants its reply.
 fn replied(work: impl FnOnce() -> anyhow::Result<Reply>) -> Result<Reply, Failure> {
     keep_guarded_panics_quiet();
-    let reply = output::quietly(work).map_err(|error| Failure::of(&error))?;
+    let reply = output::quietly(work).map_err(|error| Failure::from_error(&error))?;
     Ok(Reply {
         text: reply.text.map(|text| output::without_colour(&text)),
         ..reply
@@ -193,7 +193,7 @@ fn answer(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow:
     }
 }
 
-/// What a damaged recording makes arrow panic at becomes an error, which says it better.
+/// A panic of arrow over a damaged recording becomes an error with a better message.
 fn keep_guarded_panics_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

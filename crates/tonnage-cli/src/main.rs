@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `tonnage` program: the command as a file of its own.
+//! The `tonnage` program: the command as a separate file.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -21,8 +21,8 @@ pub(crate) mod headings {
 // The groups have no documentation comment: clap would take it for the text of the command.
 #[derive(Args, Debug)]
 pub(crate) struct GpuName {
-    /// The GPU to simulate; `tonnage gpus` lists them [env: TONNAGE_GPU] [default: `gpu` in the nearest tonnage.toml, or
-    /// in pyproject.toml under tool.tonnage].
+    /// The GPU to simulate; `tonnage gpus` lists them [env: TONNAGE_GPU] [default: `gpu` in the nearest tonnage.toml,
+    /// or in pyproject.toml under tool.tonnage].
     #[arg(long, value_name = "NAME")]
     pub(crate) gpu: Option<String>,
 }
@@ -55,11 +55,21 @@ pub(crate) struct ScreenOptions {
     pub(crate) no_progress: bool,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct QuietOptions {
     /// Print only the verdict: one line, and the exit code. The output of the job is discarded.
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// How much of the answer is printed.
+#[derive(Args, Debug, Default)]
+pub(crate) struct DetailOptions {
+    #[command(flatten)]
+    pub(crate) quiet: QuietOptions,
+    /// Print every figure, holder and proposal, with the arithmetic.
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
 }
 
 #[derive(Args, Debug)]
@@ -107,7 +117,7 @@ pub(crate) struct RecordingFile {
 
 #[derive(Args, Debug)]
 pub(crate) struct JobCommand {
-    /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
+    /// The command to run, with its arguments: all words from the first that is not an option, or after `--`. A Python
     /// script may stand for itself.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

@@ -9,13 +9,13 @@ use serde::Serialize;
 use tonnage_run::RunError;
 pub(crate) use tonnage_text::{bytes, count, plural, ranks_named};
 
-/// What a command answers; the number is the exit code.
+/// The answer of a command; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Answer {
     /// Yes, or done.
     Yes = 0,
-    /// The answer is no: it does not fit, it is over the budget.
+    /// The answer is negative: it does not fit, it is over the budget.
     No = 1,
     /// It could not be found out.
     Failed = 2,
@@ -29,7 +29,7 @@ pub(crate) enum Form {
     Both,
 }
 
-/// What a command has to say.
+/// The output of a command.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The answer.
@@ -77,14 +77,14 @@ impl Reply {
 /// Why a command failed, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What went wrong, with its causes.
+    /// The failure, with its causes.
     pub message: String,
     /// The next step.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    pub(crate) fn of(error: &anyhow::Error) -> Self {
+    pub(crate) fn from_error(error: &anyhow::Error) -> Self {
         Self {
             message: format!("{error:#}"),
             hint: hint(error),
@@ -113,7 +113,7 @@ pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
 pub(crate) const HINT: Style = AnsiColor::Cyan.on_default();
 pub(crate) const DIM: Style = Style::new().dimmed();
 
-/// Writes a line to stdout; a closed pipe is no failure.
+/// Writes a line to stdout; a closed pipe is not a failure.
 pub(crate) fn print_out(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(anstream::stdout(), "{text}");
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(parse_bytes("24 g"), Ok(24 << 30));
         assert_eq!(parse_bytes("1.5GiB"), Ok(3 << 29));
         assert_eq!(parse_bytes("1_000"), Ok(1000));
-        // Decimal, as the unit says.
+        // Decimal, as the unit implies.
         assert_eq!(parse_bytes("24GB"), Ok(24_000_000_000));
         assert_eq!(parse_bytes("1.5 kb"), Ok(1500));
         assert!(parse_bytes("24GX").unwrap_err().contains("GiB"));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Progress on stderr, for someone who watches: what is done, and how long the rest takes.
 //!
-//! Nothing is shown where stderr is no terminal, where TONNAGE_NO_PROGRESS is set, or where a program asks. The figures
-//! below a running job are another thing, in `commands/run/screen.rs`: there the job owns the terminal.
+//! Nothing is shown where stderr is not a terminal, where TONNAGE_NO_PROGRESS is set, or where a program calls. The
+//! figures below a running job are another thing, in `commands/run/screen.rs`: there the job owns the terminal.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! JSON Schemas of what commands print with `--json`, from the structs that they print.
 //!
-//! Only `tonnage-reference` asks for them (feature `schema`); the command itself does not know them.
+//! Only `tonnage-reference` uses them (feature `schema`); the command itself does not know them.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
@@ -12,9 +12,9 @@ use crate::commands;
 /// One result and its schema.
 #[derive(Clone, Debug)]
 pub struct Described {
-    /// What the schema is called.
+    /// The name of the schema.
     pub name: &'static str,
-    /// What prints the result, as it is typed.
+    /// The command that prints the result, as it is typed.
     pub call: &'static str,
     /// The schema of the result.
     pub schema: Schema,
@@ -23,50 +23,62 @@ pub struct Described {
 /// The result of every command that has one, in the order of the commands.
 pub fn schemas() -> Vec<Described> {
     vec![
-        of::<commands::run::Judged>("run", "tonnage run --json -- COMMAND"),
-        of::<verify::Verification>("verify", "tonnage verify --json -- COMMAND"),
-        of::<tonnage_fit::Fit>("fit", "tonnage fit --json -- COMMAND"),
-        of::<tonnage_fit::Serving>("serve-fit", "tonnage fit --json -- vllm serve MODEL"),
-        of::<commands::gpus::All<'_>>("gpus", "tonnage gpus --json"),
-        of::<commands::gpus::One<'_>>("gpu", "tonnage gpus --json NAME"),
-        of::<commands::doctor::Diagnosis>("doctor", "tonnage doctor --json"),
-        of::<commands::info::All>("info", "tonnage info --json FILE"),
-        of::<replay::Report>("replay", "tonnage replay --json FILE"),
-        of::<plan::Report>("plan", "tonnage plan --json INPUT"),
-        of::<replay::RuntimePlan>(
+        describe_schema::<commands::run::Judged>("run", "tonnage run --json -- COMMAND"),
+        describe_schema::<verify::Verification>("verify", "tonnage verify --json -- COMMAND"),
+        describe_schema::<tonnage_fit::Fit>("fit", "tonnage fit --json -- COMMAND"),
+        describe_schema::<tonnage_fit::Serving>(
+            "serve-fit",
+            "tonnage fit --json -- vllm serve MODEL",
+        ),
+        describe_schema::<commands::gpus::All<'_>>("gpus", "tonnage gpus --json"),
+        describe_schema::<commands::gpus::One<'_>>("gpu", "tonnage gpus --json NAME"),
+        describe_schema::<commands::doctor::Diagnosis>("doctor", "tonnage doctor --json"),
+        describe_schema::<commands::info::All>("info", "tonnage info --json FILE"),
+        describe_schema::<replay::Report>("replay", "tonnage replay --json FILE"),
+        describe_schema::<plan::Report>("plan", "tonnage plan --json INPUT"),
+        describe_schema::<replay::RuntimePlan>(
             "runtime-plan",
             "tonnage plan --for-runtime --json RECORDING",
         ),
-        of::<tune::Tuned>("tune", "tonnage replay --search --json FILE"),
-        of::<explain::Explanation>("explain", "tonnage explain --json FILE"),
-        of::<commands::explain::Meaning>("finding", "tonnage explain --json CODE"),
-        of::<commands::explain::ChangePage>("change", "tonnage explain --json CHANGE"),
-        of::<diff::Diff>("diff", "tonnage diff --json BEFORE AFTER"),
-        of::<commands::check::All<'_>>("check", "tonnage check --json"),
-        of::<tonnage_forecast::Forecast>("forecast", "tonnage forecast make --json -- COMMAND"),
-        of::<commands::forecast::Comparison>(
+        describe_schema::<tune::Tuned>("tune", "tonnage replay --search --json FILE"),
+        describe_schema::<explain::Explanation>("explain", "tonnage explain --json FILE"),
+        describe_schema::<commands::explain::Meaning>("finding", "tonnage explain --json CODE"),
+        describe_schema::<commands::explain::ChangePage>("change", "tonnage explain --json CHANGE"),
+        describe_schema::<diff::Diff>("diff", "tonnage diff --json BEFORE AFTER"),
+        describe_schema::<commands::check::All<'_>>("check", "tonnage check --json"),
+        describe_schema::<tonnage_forecast::Forecast>(
+            "forecast",
+            "tonnage forecast make --json -- COMMAND",
+        ),
+        describe_schema::<commands::forecast::Comparison>(
             "forecast-compare",
             "tonnage forecast compare --json BEFORE AFTER",
         ),
-        of::<tonnage_forecast::emit::Emitted>(
+        describe_schema::<tonnage_forecast::emit::Emitted>(
             "forecast-emit",
             "tonnage forecast emit --json --for ENGINE FORECAST",
         ),
-        of::<commands::forecast::Found>("forecast-find", "tonnage forecast find --json -- COMMAND"),
-        of::<tonnage_forecast::ledger::Observation>(
+        describe_schema::<commands::forecast::Found>(
+            "forecast-find",
+            "tonnage forecast find --json -- COMMAND",
+        ),
+        describe_schema::<tonnage_forecast::ledger::Observation>(
             "forecast-learn",
             "tonnage forecast learn --json --job ID FILE",
         ),
-        of::<tonnage_forecast::fleet::Report>("fleet-report", "tonnage fleet report --json FILE"),
-        of::<tonnage_forecast::ledger::PastRuns>(
+        describe_schema::<tonnage_forecast::fleet::Report>(
+            "fleet-report",
+            "tonnage fleet report --json FILE",
+        ),
+        describe_schema::<tonnage_forecast::ledger::PastRuns>(
             "forecast-ledger",
             "tonnage forecast ledger --json",
         ),
-        of::<commands::report::Figures<'_>>("report", "tonnage report --json FILE"),
+        describe_schema::<commands::report::Figures<'_>>("report", "tonnage report --json FILE"),
     ]
 }
 
-fn of<T: JsonSchema>(name: &'static str, call: &'static str) -> Described {
+fn describe_schema<T: JsonSchema>(name: &'static str, call: &'static str) -> Described {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     Described {
         name,

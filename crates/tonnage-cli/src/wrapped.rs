@@ -67,6 +67,15 @@ impl<'a> Screen<'a> {
         }
     }
 
+    /// Puts the lines of another screen below.
+    pub(crate) fn append(&mut self, other: &Self) {
+        self.text.push_str(&other.text);
+    }
+
+    pub(crate) fn lines(&self) -> usize {
+        self.text.lines().count()
+    }
+
     pub(crate) fn finish(self) -> String {
         self.text
     }

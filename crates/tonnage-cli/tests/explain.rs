@@ -96,7 +96,7 @@ impl Run {
     }
 
     /// A list keeps what each of so many passes makes.
-    fn kept(passes: u64) -> Self {
+    fn with_kept(passes: u64) -> Self {
         let mut run = Self::new();
         run.segment(0, 200);
         run.alloc(0, 200, 4);
@@ -189,10 +189,10 @@ fn what_cannot_be_explained() {
 #[test]
 fn a_larger_gpu_does_not_help_against_a_leak() {
     let folder = TempDir::new().unwrap();
-    let mut failed = Run::kept(7);
+    let mut failed = Run::with_kept(7);
     let stack = failed.line(9);
     failed.row(Kind::Oom, 0, 100 * MIB, stack);
-    let recording = [failed.bytes(), Run::kept(9).bytes()].concat();
+    let recording = [failed.bytes(), Run::with_kept(9).bytes()].concat();
     std::fs::write(folder.path().join("leak.tonnage"), recording).unwrap();
     let text = tonnage(folder.path(), "explain leak.tonnage");
     assert!(text.contains("memory grows (TN201)"), "{text}");

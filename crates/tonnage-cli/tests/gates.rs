@@ -53,7 +53,7 @@ fn folder() -> TempDir {
     put("before.tonnage", &recording(MIB, 10));
     put("after.tonnage", &recording(9 * MIB, 20));
     put("cut.tonnage", &cut_short(20));
-    // What `tonnage run` writes: the job as far as it went, and all of it on a GPU without a limit.
+    // The output of `tonnage run`: the job as far as it went, and all of it on a GPU without a limit.
     put(
         "whole.tonnage",
         &[cut_short(20), recording(9 * MIB, 20)].concat(),
@@ -87,7 +87,7 @@ fn folder() -> TempDir {
     folder
 }
 
-/// What the command says: exit code, stdout, stderr.
+/// The result of the command: exit code, stdout, stderr.
 fn tonnage(folder: &Path, arguments: &str) -> String {
     said::tonnage(folder, arguments) + "\n"
 }

@@ -23,7 +23,7 @@ struct Server {
 
 impl Server {
     fn start(folder: &Path) -> Self {
-        // Cargo puts the library of a dependency beside the test, and beside the command only when told to build it.
+        // Cargo puts the library of a dependency beside the test, and beside the command only when it is to be built.
         let standin = std::env::current_exe()
             .unwrap()
             .with_file_name("libtonnage_standin.so");
@@ -97,7 +97,7 @@ impl Server {
         self.ask(id, "tools/call", &params)
     }
 
-    /// Closes its input: the exit code, what it says on stderr, and how long it takes.
+    /// Closes its input: the exit code, its stderr, and how long it takes.
     fn leave(mut self) -> (Option<i32>, String, Duration) {
         let since = Instant::now();
         drop(self.input.take());
@@ -117,7 +117,7 @@ fn text(message: &Value) -> &str {
 fn hostile_messages_get_an_error_or_nothing_and_the_server_goes_on() {
     let folder = TempDir::new().unwrap();
     let mut server = Server::greeted(folder.path());
-    // No JSON, no text, JSON that is no message.
+    // No JSON, no text, JSON that is not a message.
     server.send_bytes(b"{\"jsonrpc\": \n");
     server.send_bytes(b"\xff\xfe\x00\n\n");
     server.send_bytes(b"[1, 2]\n");
@@ -136,7 +136,7 @@ fn hostile_messages_get_an_error_or_nothing_and_the_server_goes_on() {
     let wrong = server.ask(3, "tools/call", &json!({"name": 7}));
     assert!(wrong["error"].is_object(), "{wrong}");
 
-    // What an assistant can mend, it is told as the result of a tool.
+    // A mistake that an assistant can mend is returned as the result of a tool.
     for (id, tool, arguments, sentence) in [
         (
             10,
@@ -250,7 +250,7 @@ fn the_streams_of_a_job_are_not_those_of_the_protocol() {
     assert_eq!((code, told.contains("from the job")), (Some(0), false));
 }
 
-/// A command that says that it runs, and then only waits.
+/// A command that reports that it runs, and then only waits.
 fn waiting() -> [&'static str; 3] {
     [
         "sh",

@@ -12,7 +12,7 @@ use tonnage_recording::{Event, Kind, Pool, Writer};
 
 const MIB: u64 = 1 << 20;
 
-/// Three steps of a small training, with weights, two streams and a pool of its own.
+/// Three steps of a small training, with weights, two streams and its own pool.
 fn training() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), "tonnage 0.1.0").unwrap();
     let row = |kind, address: u64, size: u64, stream, pool| Event {
@@ -72,7 +72,7 @@ fn marked() -> Vec<u8> {
 }
 
 /// Four passes of eight layers whose outputs a list keeps, and scratch memory that repeats.
-fn kept() -> Vec<u8> {
+fn write_kept() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), "tonnage 0.1.0").unwrap();
     let row = |kind, address: u64, size: u64| Event {
         address: address << 30,
@@ -141,7 +141,7 @@ const MODELS: [(&str, &[u8]); 3] = [
     ),
 ];
 
-/// What the command says: exit code, stdout, stderr.
+/// The result of the command: exit code, stdout, stderr.
 fn tonnage(folder: &Path, arguments: &str) -> String {
     said::tonnage(folder, arguments) + "\n"
 }
@@ -182,7 +182,7 @@ fn models() {
     }
     std::fs::write(folder.path().join("cut.onnx"), &MODELS[0].1[..2000]).unwrap();
     std::fs::write(folder.path().join("prose.onnx"), "hello").unwrap();
-    // The graph of a dropout whose mask nobody reads, field by field.
+    // The graph of a dropout whose mask no operator reads, field by field.
     let dropout = b"\x08\x09\x3a\x31\x0a\x0b\x0a\x01x\x12\x01y\x12\x03msk\
         \x5a\x10\x0a\x01x\x12\x0b\x0a\x09\x08\x01\x12\x05\x0a\x03\x08\x80\x08\
         \x62\x10\x0a\x01y\x12\x0b\x0a\x09\x08\x01\x12\x05\x0a\x03\x08\x80\x08";
@@ -249,7 +249,7 @@ fn what_is_written_can_be_planned_again_and_looked_at() {
 #[test]
 fn a_plan_that_would_do_harm_is_not_written() {
     let folder = folder();
-    std::fs::write(folder.path().join("kept.tonnage"), kept()).unwrap();
+    std::fs::write(folder.path().join("kept.tonnage"), write_kept()).unwrap();
     let text = tonnage(
         folder.path(),
         "plan kept.tonnage --for-runtime -o kept.plan",

@@ -27,7 +27,7 @@ const RMM: &str = "Thread,Time,Action,Pointer,Size,Stream\n\
    17,10:00:01.500000,free,0x7f00000000,1024,0x0\n\
    17,10:00:02.000000,allocate failure,0x0,4096,0x0\n";
 
-fn own() -> Vec<u8> {
+fn write_recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), "tonnage 0.1.0").unwrap();
     for (name, text) in [
         (meta::COMMAND, "python train.py\u{1b}[31m"),
@@ -68,7 +68,7 @@ fn own() -> Vec<u8> {
 fn folder() -> TempDir {
     let folder = TempDir::new().unwrap();
     let put = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
-    let own = own();
+    let own = write_recording();
     put("own.tonnage", &own);
     put("cut.tonnage", &own[..own.len() - 8]);
     put("headless.tonnage", &own[..40]);
@@ -162,7 +162,7 @@ fn info_says_that_a_recording_is_truncated_and_shows_the_others() {
 #[test]
 fn what_has_no_answer_because_it_is_truncated_says_so() {
     let folder = folder();
-    let own = own();
+    let own = write_recording();
     // The header and the schema, then a batch that is cut in its middle.
     std::fs::write(folder.path().join("half.tonnage"), &own[..own.len() / 2]).unwrap();
     let info = tonnage(folder.path(), "info half.tonnage");
@@ -182,8 +182,8 @@ fn what_has_no_answer_because_it_is_truncated_says_so() {
 #[test]
 fn damage_is_told_in_a_line_and_with_one_hint_everywhere() {
     let folder = folder();
-    let mut own = own();
-    // The second message: its header, which says how long everything is.
+    let mut own = write_recording();
+    // The second message: its header, which has the length of everything.
     let second = own
         .windows(4)
         .enumerate()
@@ -199,7 +199,7 @@ fn damage_is_told_in_a_line_and_with_one_hint_everywhere() {
     for command in ["info", "explain", "report", "replay"] {
         let text = tonnage(folder.path(), &format!("{command} bad.tonnage"));
         let (_, stderr) = text.split_once("--- stderr\n").unwrap();
-        // What could not be read, why, and what to do.
+        // The unreadable file, the reason, and the remedy.
         assert_eq!(
             stderr.lines().filter(|line| !line.is_empty()).count(),
             3,

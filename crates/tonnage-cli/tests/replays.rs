@@ -12,7 +12,7 @@ use tonnage_recording::{Event, Kind, Pool, Writer, meta};
 
 const MIB: u64 = 1 << 20;
 
-/// A dry run whose cache gets in the way: blocks of growing size, each freed before the next is asked for.
+/// A dry run whose cache gets in the way: blocks of growing size, each freed before the next is requested.
 fn growing() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), "tonnage 0.1.0").unwrap();
     for (name, text) in [
@@ -74,7 +74,7 @@ fn folder() -> TempDir {
     folder
 }
 
-/// What the command says to each of these arguments: exit code, stdout, stderr.
+/// The result of the command for each of these arguments: exit code, stdout, stderr.
 fn tonnage(folder: &Path, calls: &[&str]) -> String {
     let said = calls.iter().map(|call| said::tonnage(folder, call) + "\n");
     said.collect()

@@ -25,8 +25,8 @@ const RMM: &str = "Thread,Time,Action,Pointer,Size,Stream\n\
    17,10:00:01.500000,free,0x7f00000000,1024,0x0\n\
    17,10:00:02.000000,allocate failure,0x0,4096,0x0\n";
 
-/// A run of two processes; the first ends out of memory if asked to.
-fn own(fails: bool) -> Vec<u8> {
+/// A run of two processes; the first ends out of memory if requested.
+fn write_recording(fails: bool) -> Vec<u8> {
     let mut stacks = StackTable::new();
     let mut place = |function: &str, file: &str, line| {
         let (function, file) = (stacks.intern(function), stacks.intern(file));
@@ -87,9 +87,12 @@ fn own(fails: bool) -> Vec<u8> {
 fn folder() -> TempDir {
     let folder = TempDir::new().unwrap();
     let put = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
-    put("train.tonnage", &own(false));
-    put("oom.tonnage", &own(true));
-    put("cut.tonnage", &own(false)[..own(false).len() - 8]);
+    put("train.tonnage", &write_recording(false));
+    put("oom.tonnage", &write_recording(true));
+    put(
+        "cut.tonnage",
+        &write_recording(false)[..write_recording(false).len() - 8],
+    );
     put("snapshot.json", SNAPSHOT.as_bytes());
     put("rmm.csv", RMM.as_bytes());
     put("plan.csv", b"id,lower,upper,size\na,0,5,100\nb,2,9,50\n");
@@ -98,7 +101,7 @@ fn folder() -> TempDir {
     folder
 }
 
-/// What the command says: exit code, stdout, stderr.
+/// The result of the command: exit code, stdout, stderr.
 fn tonnage(folder: &Path, arguments: &str) -> String {
     said::tonnage(folder, arguments) + "\n"
 }

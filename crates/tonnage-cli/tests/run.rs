@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 fn tonnage(folder: &Path, words: &[&str]) -> Command {
-    // Cargo puts the library of a dependency beside the test, and beside the command only when told to build it.
+    // Cargo puts the library of a dependency beside the test, and beside the command only when it is to be built.
     let standin = std::env::current_exe()
         .unwrap()
         .with_file_name("libtonnage_standin.so");
@@ -25,8 +25,8 @@ fn tonnage(folder: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Exit code, what is printed and what is told beside it.
-fn said(mut command: Command) -> (Option<i32>, String, String) {
+/// Exit code, stdout and stderr.
+fn run_command(mut command: Command) -> (Option<i32>, String, String) {
     let done = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (done.status.code(), text(done.stdout), text(done.stderr))
@@ -37,7 +37,7 @@ fn a_recording_is_never_overwritten_without_a_word() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("x.tonnage");
     std::fs::write(&path, "precious").unwrap();
-    let run = |words: &[&str]| said(tonnage(folder.path(), words));
+    let run = |words: &[&str]| run_command(tonnage(folder.path(), words));
     let (code, _, told) = run(&["run", "-o", "x.tonnage", "--", "true"]);
     assert_eq!(code, Some(2));
     assert!(
@@ -58,7 +58,7 @@ fn a_run_that_cannot_begin_leaves_what_was_there() {
     let words = ["run", "--force", "-o", "x.tonnage", "--", "true"];
     let mut command = tonnage(folder.path(), &words);
     command.env("TMPDIR", "/nonexistent");
-    let (code, _, told) = said(command);
+    let (code, _, told) = run_command(command);
     assert_eq!(code, Some(2), "{told}");
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     // Nor does anything else stay behind.
@@ -69,7 +69,8 @@ fn a_run_that_cannot_begin_leaves_what_was_there() {
 fn a_second_recording_of_a_script_takes_the_next_name() {
     let folder = TempDir::new().unwrap();
     for expected in ["train.tonnage", "train-2.tonnage", "train-3.tonnage"] {
-        let (code, out, _) = said(tonnage(folder.path(), &["run", "--", "true", "train.py"]));
+        let (code, out, _) =
+            run_command(tonnage(folder.path(), &["run", "--", "true", "train.py"]));
         assert_eq!(code, Some(0));
         assert!(out.contains(expected), "{out}");
         assert!(folder.path().join(expected).exists());
@@ -85,7 +86,7 @@ fn an_unknown_gpu_is_reported_with_the_place_that_names_it() {
         if let Some(name) = variable {
             command.env("TONNAGE_GPU", name);
         }
-        let (code, _, told) = said(command);
+        let (code, _, told) = run_command(command);
         assert_eq!(code, Some(2), "{told}");
         let error = told.lines().find(|line| line.starts_with("error"));
         error.unwrap_or_default().to_owned()
@@ -111,7 +112,7 @@ fn a_quiet_run_prints_the_verdict_alone() {
     let job = ["--", "sh", "-c", "echo out; echo err >&2; exit 3"];
     let run = |options: &[&str]| {
         let words = [&["run"], options, &job].concat();
-        said(tonnage(folder.path(), &words))
+        run_command(tonnage(folder.path(), &words))
     };
     let (code, out, told) = run(&[]);
     assert_eq!(code, Some(2));
@@ -146,7 +147,7 @@ fn a_job_needs_no_separator_and_keeps_its_own_options() {
         std::fs::write(folder.path().join("job"), script).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path().join("job"), mode).unwrap();
-        let (code, out, told) = said(tonnage(folder.path(), words));
+        let (code, out, told) = run_command(tonnage(folder.path(), words));
         assert_eq!(code, Some(0), "{out}{told}");
         assert!(out.contains(got), "{out}");
     }
@@ -158,7 +159,7 @@ fn a_script_alone_is_run_with_python() {
     let (code, _, told) = {
         let mut command = tonnage(folder.path(), &["run", "train.py", "--steps", "3"]);
         command.env("PATH", folder.path());
-        said(command)
+        run_command(command)
     };
     assert_eq!(code, Some(2));
     assert!(told.contains("cannot find the command python\n"), "{told}");
@@ -177,7 +178,7 @@ fn a_script_that_makes_a_file_of_the_same_name_costs_no_recording() {
         "echo mine > train.tonnage",
         "train.py",
     ];
-    let (code, out, told) = said(tonnage(folder.path(), &words));
+    let (code, out, told) = run_command(tonnage(folder.path(), &words));
     assert_eq!(code, Some(0), "{told}");
     assert!(out.contains("train-2.tonnage"), "{out}");
     assert_eq!(
@@ -193,7 +194,7 @@ fn interrupted(script: &str) -> (Option<i32>, String) {
     let mut command = tonnage(folder.path(), &words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // The script runs once it has said so; its signals are listened to just after it was started.
+    // The script runs once it has reported so; its signals are listened to just after it was started.
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();

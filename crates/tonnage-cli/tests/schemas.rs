@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `--json` prints is as the committed schemas say, no field more and no field less.
+//! The output of `--json` matches the committed schemas, no field more and no field less.
 //!
 //! The published schemas allow fields that a later release adds. The checker here does not: a field that a schema does
 //! not know fails, and so does a word of JSON Schema that the checker does not know. It shares no code with the crate
@@ -42,13 +42,13 @@ const ACCOUNT: &str = r#"{"kind": "List", "items": [
   {"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "b"}, "spec": {"devices": {"requests": [
     {"exactly": {"capacity": {"requests": {"memory": "39Gi"}}}}]}}}]}"#;
 
-/// Whether a value is as a schema says, and nothing else.
+/// Whether a value matches a schema, without further fields.
 struct Checker<'a> {
     root: &'a Value,
 }
 
 impl Checker<'_> {
-    /// What is wrong with the value at `at`.
+    /// The problems of the value at `at`.
     fn check(&self, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
         let Value::Object(words) = schema else {
             return match schema {
@@ -132,7 +132,7 @@ impl Checker<'_> {
 
     fn fields(&self, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
         let Value::Object(object) = value else {
-            return Ok(()); // The type says whether it must be one.
+            return Ok(()); // The type determines whether it must be one.
         };
         for (name, value) in object {
             let field = schema["properties"].get(name);
@@ -419,13 +419,13 @@ fn what_commands_print_is_as_the_schemas_say() {
     );
 }
 
-/// What only a dry run of torch prints, from recordings: tests/torch has the runs.
+/// Output that only a dry run of torch prints, from recordings: tests/torch has the runs.
 #[test]
 fn verdicts_and_budgets_are_as_the_schemas_say() {
     let summary = |trace: &Trace| {
         let bytes = trace.write(Vec::new()).unwrap();
         let read = holdings::read(bytes.as_slice()).unwrap();
-        Summary::of(&read, "").unwrap()
+        Summary::from_recording(&read, "").unwrap()
     };
     for fails in [false, true] {
         let bytes = trained(256, fails).write(Vec::new()).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is said to those who typed something else than the command understands.
+//! The answers to command lines that the command does not understand.
 
 mod said;
 
@@ -98,7 +98,7 @@ fn options_of_run_and_fit_are_in_sections() {
 #[test]
 fn the_help_groups_the_commands() {
     assert_snapshot!("help", tonnage(Path::new("."), "-h"));
-    // What is wrong in what was typed is told as ever.
+    // A mistake in the command line is reported as ever.
     let text = tonnage(Path::new("."), "explian");
     assert!(text.contains("'explain'"), "{text}");
 }

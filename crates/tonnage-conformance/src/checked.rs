@@ -87,7 +87,7 @@ impl<D: Device> Checked<D> {
     }
 
     /// Bytes that were obtained and not given back, as they were requested.
-    pub fn held(&self) -> u64 {
+    pub fn held_bytes(&self) -> u64 {
         let physical = self.physical.values().map(|physical| physical.size);
         self.allocations.values().sum::<u64>() + physical.sum::<u64>()
     }
@@ -219,7 +219,7 @@ impl<D: Device> Checked<D> {
         starts
     }
 
-    fn known(&mut self, name: &str, event: EventId) {
+    fn check_event(&mut self, name: &str, event: EventId) {
         if !self.events.contains(&event) {
             self.problem(format!("{name} of an event that does not exist"));
         }
@@ -400,7 +400,7 @@ impl<D: Device> Device for Checked<D> {
     }
 
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
-        self.known("destroy_event", event);
+        self.check_event("destroy_event", event);
         let act = |d: &mut D| d.destroy_event(event);
         self.call("destroy_event", None, 0, act, nowhere)?;
         self.events.remove(&event);
@@ -408,20 +408,20 @@ impl<D: Device> Device for Checked<D> {
     }
 
     fn record_event(&mut self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
-        self.known("record_event", event);
+        self.check_event("record_event", event);
         let act = |d: &mut D| d.record_event(event, stream);
         self.call("record_event", None, stream.0, act, nowhere)
     }
 
     fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
         self.allowed("query_event");
-        self.known("query_event", event);
+        self.check_event("query_event", event);
         self.call("query_event", None, 0, |d| d.query_event(event), nowhere)
     }
 
     fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         self.allowed("wait_event");
-        self.known("wait_event", event);
+        self.check_event("wait_event", event);
         self.call("wait_event", None, 0, |d| d.wait_event(event), nowhere)
     }
 }

@@ -109,7 +109,11 @@ impl<D: TestDevice> Program<D> {
         assert_eq!(self.allocator.check(), Ok(()));
         let device = self.allocator.device();
         assert_eq!(device.problems(), &[] as &[String]);
-        assert_eq!(self.allocator.reserved(), device.held(), "memory is lost");
+        assert_eq!(
+            self.allocator.reserved(),
+            device.held_bytes(),
+            "memory is lost"
+        );
         let readable = |held: &&Held| self.paused != Some(held.tag);
         for held in self.held.iter().filter(readable) {
             for at in [held.addr, held.addr.offset(held.size - 1)] {

@@ -128,7 +128,7 @@ impl<D: TestDevice, P: Policy<Device = Checked<D>>> Program<P> {
         assert_eq!(device.problems(), &[] as &[String], "the device's contract");
         assert_eq!(
             self.policy.reserved(),
-            device.held(),
+            device.held_bytes(),
             "what is reserved is not what the device gave"
         );
         self.check_allocated();

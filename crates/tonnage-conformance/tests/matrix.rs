@@ -34,7 +34,7 @@ fn host() -> HostDevice {
 fn torch<D: Device>(settings: &'static str, version: Version) -> impl Fn(D) -> Allocator<D> {
     move |device| {
         let settings: Settings = settings.parse().unwrap();
-        Allocator::with(device, settings, Rules::of(version), ())
+        Allocator::with(device, settings, Rules::for_version(version), ())
     }
 }
 
@@ -43,7 +43,7 @@ fn suballocated<A: Suballocator, D: TestDevice>() -> impl Fn(Checked<D>) -> Stre
     StreamSafe::new
 }
 
-fn own<D: Device>(settings: tonnage::Settings) -> impl Fn(D) -> tonnage::Allocator<D> {
+fn make_allocator<D: Device>(settings: tonnage::Settings) -> impl Fn(D) -> tonnage::Allocator<D> {
     move |device| tonnage::Allocator::new(device, settings.clone())
 }
 
@@ -120,8 +120,8 @@ policies! {
     );
     torch_2_9_expandable: torch("expandable_segments:True", Version(2, 9)), private_pools: false;
     torch_2_1: torch("", Version(2, 1));
-    tonnage_default: own(tonnage::Settings::default());
-    tonnage_growing: own(tonnage::Settings::default().with_slack(u32::MAX));
+    tonnage_default: make_allocator(tonnage::Settings::default());
+    tonnage_growing: make_allocator(tonnage::Settings::default().with_slack(u32::MAX));
     tonnage_planned: planned();
     best_fit: suballocated::<Bfc, _>();
     stream_pool: suballocated::<StreamPool, _>();

@@ -156,7 +156,7 @@ impl CudaDevice {
         };
         let (status, _, total) = made
             .current(Table::memory_info)
-            .map_err(|error| told(&error))?;
+            .map_err(|error| load_error(&error))?;
         loaded("cuMemGetInfo", status)?;
         made.total = total as u64;
         Ok(made)
@@ -226,7 +226,7 @@ fn loaded(call: &'static str, code: Status) -> Result<(), LoadError> {
     }
 }
 
-fn told(error: &DeviceError) -> LoadError {
+fn load_error(error: &DeviceError) -> LoadError {
     match *error {
         DeviceError::Driver { call, code } => LoadError::Driver { call, code },
         _ => LoadError::Missing(error.to_string()),

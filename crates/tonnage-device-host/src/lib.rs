@@ -220,7 +220,7 @@ impl HostDevice {
         if next == end { Ok(found) } else { Err(uneven) }
     }
 
-    fn known(&self, event: EventId) -> Result<Option<(StreamId, u64)>, DeviceError> {
+    fn find_event(&self, event: EventId) -> Result<Option<(StreamId, u64)>, DeviceError> {
         let marked = self.events.get(&event).copied();
         marked.ok_or(DeviceError::Invalid("no such event"))
     }
@@ -270,7 +270,7 @@ impl Device for HostDevice {
         let mapped = self.memory.map(addr, extent);
         if let Err(error) = mapped.and_then(|()| self.memory.protect(addr, Access::ReadWrite)) {
             let _ = self.memory.unmap(addr);
-            self.space.give(addr, whole);
+            self.space.release_range(addr, whole);
             self.give_back(extent, whole)?;
             return Err(error);
         }
@@ -288,7 +288,7 @@ impl Device for HostDevice {
         self.run_all()?;
         self.memory.unmap(addr.0)?;
         self.allocations.remove(&addr.0);
-        self.space.give(addr.0, size);
+        self.space.release_range(addr.0, size);
         self.give_back(extent, size)
     }
 
@@ -385,27 +385,27 @@ impl Device for HostDevice {
     }
 
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
-        self.known(event)?;
+        self.find_event(event)?;
         self.events.remove(&event);
         Ok(())
     }
 
     fn record_event(&mut self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
-        self.known(event)?;
+        self.find_event(event)?;
         let submitted = self.streams.get(&stream).map_or(0, |queue| queue.submitted);
         self.events.insert(event, Some((stream, submitted)));
         Ok(())
     }
 
     fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
-        Ok(self.known(event)?.is_none_or(|(stream, number)| {
+        Ok(self.find_event(event)?.is_none_or(|(stream, number)| {
             let queue = self.streams.get(&stream);
             queue.is_none_or(|queue| queue.done >= number)
         }))
     }
 
     fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
-        match self.known(event)? {
+        match self.find_event(event)? {
             Some((stream, number)) => self.run_until(stream, number),
             None => Ok(()),
         }

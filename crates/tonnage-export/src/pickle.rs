@@ -59,7 +59,7 @@ impl<W: Write> Pickler<W> {
         Ok(())
     }
 
-    fn put(&mut self, opcode: &[u8]) -> Result<(), ExportError> {
+    fn write(&mut self, opcode: &[u8]) -> Result<(), ExportError> {
         self.frame.extend_from_slice(opcode);
         if self.frame.len() >= FRAME_BYTES {
             self.send().map_err(ExportError::Write)?;
@@ -72,16 +72,16 @@ impl<W: Write> Pickler<W> {
         self.memoised = self.memoised.checked_add(1).ok_or(ExportError::TooLarge {
             limit: u64::from(u32::MAX),
         })?;
-        self.put(&[0x94])?;
+        self.write(&[0x94])?;
         Ok(place)
     }
 
     pub(crate) fn get(&mut self, place: Shared) -> Result<(), ExportError> {
         if let Ok(short) = u8::try_from(place.0) {
-            return self.put(&[b'h', short]);
+            return self.write(&[b'h', short]);
         }
         let [a, b, c, d] = place.0.to_le_bytes();
-        self.put(&[b'j', a, b, c, d])
+        self.write(&[b'j', a, b, c, d])
     }
 
     pub(crate) fn text(&mut self, text: &str) -> Result<(), ExportError> {
@@ -96,7 +96,7 @@ impl<W: Write> Pickler<W> {
             self.frame
                 .extend_from_slice(&(text.len() as u32).to_le_bytes());
         }
-        self.put(text.as_bytes())?;
+        self.write(text.as_bytes())?;
         let place = self.memoise()?;
         self.texts.insert(text.into(), place);
         Ok(())
@@ -105,15 +105,15 @@ impl<W: Write> Pickler<W> {
     pub(crate) fn number(&mut self, number: impl Into<i128>) -> Result<(), ExportError> {
         let number = number.into();
         if let Ok(byte) = u8::try_from(number) {
-            return self.put(&[b'K', byte]);
+            return self.write(&[b'K', byte]);
         }
         if let Ok(short) = u16::try_from(number) {
             let [a, b] = short.to_le_bytes();
-            return self.put(&[b'M', a, b]);
+            return self.write(&[b'M', a, b]);
         }
         if let Ok(int) = i32::try_from(number) {
             let [a, b, c, d] = int.to_le_bytes();
-            return self.put(&[b'J', a, b, c, d]);
+            return self.write(&[b'J', a, b, c, d]);
         }
         // Two's complement without the bytes that only repeat the sign, as Python writes it.
         let bytes = number.to_le_bytes();
@@ -125,49 +125,49 @@ impl<W: Write> Pickler<W> {
         let length = (1..bytes.len()).find(|length| repeats(*length));
         let length = length.unwrap_or(bytes.len());
         self.frame.extend_from_slice(&[0x8a, length as u8]);
-        self.put(&bytes[..length])
+        self.write(&bytes[..length])
     }
 
     pub(crate) fn float(&mut self, number: f64) -> Result<(), ExportError> {
         self.frame.push(b'G');
-        self.put(&number.to_be_bytes())
+        self.write(&number.to_be_bytes())
     }
 
     pub(crate) fn flag(&mut self, flag: bool) -> Result<(), ExportError> {
-        self.put(&[if flag { 0x88 } else { 0x89 }])
+        self.write(&[if flag { 0x88 } else { 0x89 }])
     }
 
     pub(crate) fn none(&mut self) -> Result<(), ExportError> {
-        self.put(b"N")
+        self.write(b"N")
     }
 
     /// Makes a pair of the last two values.
     pub(crate) fn pair(&mut self) -> Result<(), ExportError> {
-        self.put(&[0x86])
+        self.write(&[0x86])
     }
 
     /// Starts a dictionary; keys and values follow, then [`Self::close_dict`].
     pub(crate) fn open_dict(&mut self) -> Result<(), ExportError> {
-        self.put(b"}(")
+        self.write(b"}(")
     }
 
     pub(crate) fn close_dict(&mut self) -> Result<(), ExportError> {
-        self.put(b"u")
+        self.write(b"u")
     }
 
     /// Starts a list; [`Self::item`] goes before each item, [`Self::close_list`] after the last.
     pub(crate) fn open_list(&mut self) -> Result<List, ExportError> {
-        self.put(b"]")?;
+        self.write(b"]")?;
         Ok(List(0))
     }
 
     pub(crate) fn item(&mut self, list: &mut List) -> Result<(), ExportError> {
         if list.0 == BATCH {
-            self.put(b"e")?;
+            self.write(b"e")?;
             list.0 = 0;
         }
         if list.0 == 0 {
-            self.put(b"(")?;
+            self.write(b"(")?;
         }
         list.0 += 1;
         Ok(())
@@ -175,7 +175,7 @@ impl<W: Write> Pickler<W> {
 
     #[expect(clippy::needless_pass_by_value, reason = "a list is closed once")]
     pub(crate) fn close_list(&mut self, list: List) -> Result<(), ExportError> {
-        if list.0 > 0 { self.put(b"e") } else { Ok(()) }
+        if list.0 > 0 { self.write(b"e") } else { Ok(()) }
     }
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether two recordings of one job say the same.
+//! Whether two recordings of one job are equal.
 //!
 //! Two runs of the same program in fresh processes are not equal row for row. Times differ; and where a library frees
 //! what it kept in a table by address, as autocast does with its cast weights, the order of the frees follows the
 //! addresses that the system gave to the process. Frees that follow each other leave the same memory free in any order,
-//! so their order is not compared. What a process frees as the last thing it does may be missing from the other: a fork
+//! so their order is not compared. The last frees of a process may be missing from the other: a fork
 //! does not take apart everything when it ends. Pinned memory of the host is not the GPU's, and threads of data loaders
 //! take it when the scheduler lets them; it is left out. Everything else is compared.
 

@@ -23,7 +23,7 @@ use crate::variants::{ConstantValue, Trial, Variant, Variants, Watcher};
 /// Version of the JSON that [`Fit`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// What is asked.
+/// The question.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Request {
@@ -37,13 +37,13 @@ pub struct Request {
     pub options: Options,
     /// Several GPUs to choose from, instead of the one of the options.
     pub gpus: Vec<Gpu>,
-    /// What they cost, by the catalogue's name.
+    /// Their cost, by the catalogue's name.
     pub prices: BTreeMap<String, f64>,
     /// Bytes that are to stay free; what is known to be missing from the count, if none are given.
     pub margin: Option<u64>,
-    /// What changes to the program may do to the mathematics, where nothing fits; none if no change is to be tried.
+    /// The allowed effect of changes on the mathematics, where nothing fits; none if no change is to be tried.
     pub changes: Option<Maths>,
-    /// Whether the model may be spread over the GPUs of the machine, and what it then needs on each is asked.
+    /// Whether the model may be spread over the GPUs of the machine, and its need on each is requested.
     pub shard: bool,
     /// Where to write the recording of the largest that fits, of the first combination for which something does.
     pub recording: Option<PathBuf>,
@@ -77,7 +77,7 @@ impl Request {
 pub enum Bound {
     /// The largest fits and the next one does not: both were run.
     Proved,
-    /// The last one of those that were asked about fits.
+    /// The last of the tested values fits.
     EndOfRange,
     /// Not even the first one fits.
     NothingFits,
@@ -136,7 +136,7 @@ pub struct Fit {
     pub gpu: String,
     /// The driver's name of it.
     pub gpu_name: String,
-    /// What was to be kept to.
+    /// The limits of the search.
     pub limit: Limit,
     /// The environment variables that were given values.
     pub variables: Vec<String>,
@@ -144,15 +144,16 @@ pub struct Fit {
     pub searched: Option<String>,
     /// A row for each combination of the other parameters.
     pub rows: Vec<Row>,
-    /// Whether it fits on each of several GPUs, the smallest or cheapest first; empty if one was asked about.
+    /// Whether it fits on each of several GPUs, the smallest or cheapest first; empty if one was requested.
     pub gpus: Vec<GpuVerdict>,
-    /// What the job needs on each GPU when the model is spread over them; empty if that was not asked for.
+    /// The need of the job on each GPU when the model is spread over them; empty if that was not requested.
     pub sharded: Vec<Remedy>,
-    /// What makes it fit; none if it fits already, or nothing was tried: what is not known to be too much is not made less.
+    /// The changes that make it fit; none if it fits already, or nothing was tried: an unproven shortage is not
+    /// reduced.
     pub remedies: Option<Remedies>,
     /// How many dry runs it took.
     pub runs: usize,
-    /// Why each variant had a process of its own; none if they were forked.
+    /// Why each variant had its own process; none if they were forked.
     pub not_forked: Option<String>,
     /// Whether it was ended before everything was known.
     pub interrupted: bool,
@@ -178,11 +179,11 @@ pub enum FitError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The message of the system.
         source: std::io::Error,
     },
     /// There are placeholders and several GPUs.
-    #[error("placeholders and several GPUs cannot be asked about at a time")]
+    #[error("placeholders and several GPUs cannot be combined")]
     PlaceholdersAndGpus,
     /// A dry run could not be done.
     #[error(transparent)]

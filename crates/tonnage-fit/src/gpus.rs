@@ -2,8 +2,8 @@
 //! Which GPU a job fits on.
 //!
 //! Libraries choose kernels by the architecture of a GPU, and some of them take memory. So the job is run once for each
-//! architecture, on its largest GPU. What it needs there is found by replay, and is the same on the other GPUs of that
-//! architecture, apart from the context.
+//! architecture, on its largest GPU. A replay finds its need there. The need is the same on the other GPUs
+//! of that architecture, apart from the context.
 
 use std::collections::BTreeMap;
 

@@ -2,9 +2,9 @@
 //! The least time that a GPU can take for what was counted, by its published peak.
 //!
 //! It is a lower bound: each part of a GPU works at its peak, all at the same time, and what is not counted takes no
-//! time. So is what is only perhaps done: a kernel of attention leaves out what a mask hides, so its operations are not
-//! taken into account. A real step takes longer, often several times as long. It says which of two changes cannot be
-//! faster than so much, and never how fast one is.
+//! time. Uncertain work is not counted either: a kernel of attention leaves out what a mask hides, so its operations
+//! are not taken into account. A real step takes longer, often several times as long. It shows which of two changes
+//! cannot be faster than so much, and never how fast one is.
 
 use serde::Serialize;
 use tonnage_analysis::verdict::Cost;
@@ -21,11 +21,11 @@ pub struct LeastTime {
     pub part: Option<f64>,
     /// Whether it is the time of a step of the optimizer, or else of the whole job.
     pub of_step: bool,
-    /// What takes so long.
+    /// The limiting part of the GPU.
     pub limited_by: Work,
 }
 
-/// What a GPU does at the same time as the others of these.
+/// The parts of the work that a GPU does at the same time as the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -58,13 +58,13 @@ pub(crate) fn least_time(cost: &Cost, peak: &Peak, gpus: u8) -> Option<(f64, Wor
     let eighth = seconds(cost.flops_8, peak.flops_8.as_ref())?;
     let in_half = seconds(cost.flops_16, half)?;
     let in_single = seconds(cost.flops_32, single)?;
-    // Of which type attention was is not known: of the one in which leaving it out leaves out most.
+    // The type of attention is not known: it is taken to be the type in which leaving it out leaves out most.
     let slowest = if cost.flops_32 > 0 { single } else { half };
     let attention = seconds(cost.attention_flops, slowest)?;
     let products = eighth + (in_half + in_single - attention).max(0.0);
     // Other units may do these at the same time.
     let double = seconds(cost.flops_64, peak.flops_64.as_ref())?;
-    // What is copied is read and written.
+    // Copied bytes are read and written.
     let memory = seconds(cost.on_device.saturating_mul(2), peak.memory_bytes.as_ref())?;
     // Both directions are used at the same time.
     let host_link = seconds(cost.to_device.max(cost.to_host), peak.host_bytes.as_ref())?;

@@ -24,13 +24,13 @@ pub struct Remedy {
     pub changes: Vec<String>,
     /// The setting of the allocator, for `PYTORCH_CUDA_ALLOC_CONF`.
     pub setting: Option<String>,
-    /// What is changed, in words.
+    /// The change, in words.
     pub title: String,
-    /// What it does to the mathematics: nothing, rounding, the algorithm.
+    /// The effect on the mathematics: nothing, rounding, the algorithm.
     pub maths: String,
     /// Bytes that it saves of what the job needs; none if that is not known.
     pub saves: Option<u64>,
-    /// What it costs beside the job as it is, for each step; none if that was not counted.
+    /// The cost beside the unchanged job, for each step; none if that was not counted.
     pub cost: Option<ExtraCost>,
     /// The least time that the job takes with it; none if that was not counted, or the GPU's peak is not published.
     pub least_time: Option<LeastTime>,
@@ -38,7 +38,7 @@ pub struct Remedy {
     pub trial: Trial,
 }
 
-/// What a job does more with a change than without, for each step of an optimizer, or in all if there were no two steps.
+/// The additional work of a job with a change, for each step of an optimizer, or in all if there were no two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -55,7 +55,7 @@ pub struct ExtraCost {
     pub of_step: bool,
 }
 
-/// What two runs cost, and whether that is the cost of a step or of the whole.
+/// The cost of two runs, and whether that is the cost of a step or of the whole.
 fn comparable(before: &Trial, after: &Trial) -> Option<(Cost, Cost, bool)> {
     let (before, after) = (before.costs?, after.costs?);
     Some(match (before.per_step, after.per_step) {
@@ -67,7 +67,7 @@ fn comparable(before: &Trial, after: &Trial) -> Option<(Cost, Cost, bool)> {
 
 /// The least time with a change, beside that without it.
 fn least_time_of(before: &Trial, after: &Trial, machine: &Options) -> Option<LeastTime> {
-    // Of a model that is sharded one rank was run, which has a GPU of its own.
+    // One rank of a sharded model was run, which has its own GPU.
     let is_rank = after
         .changes
         .iter()
@@ -85,7 +85,7 @@ fn least_time_of(before: &Trial, after: &Trial, machine: &Options) -> Option<Lea
     })
 }
 
-/// Those that cannot be faster than the others last, and among the same, those that do more.
+/// The order of changes: changes that cannot be faster than the others last, and among the same, those that do more.
 fn in_order(remedies: &mut [Remedy]) {
     let weight = |remedy: &Remedy| remedy.cost.map_or(f64::INFINITY, |cost| cost.weight());
     let part = |remedy: &Remedy| {
@@ -93,7 +93,7 @@ fn in_order(remedies: &mut [Remedy]) {
         // A step, and a whole job with other steps, have only their parts in common.
         Some(least.part.unwrap_or(least.seconds))
     };
-    // A time of some, and none of others, is no order.
+    // A time of some, and none of others, is not an order.
     let by_time = remedies.iter().all(|remedy| part(remedy).is_some());
     remedies.sort_by(|one, other| {
         let weights = weight(one).total_cmp(&weight(other));
@@ -105,7 +105,7 @@ fn in_order(remedies: &mut [Remedy]) {
 }
 
 impl ExtraCost {
-    fn of(before: &Trial, after: &Trial) -> Option<Self> {
+    fn between(before: &Trial, after: &Trial) -> Option<Self> {
         let (before, after, of_step) = comparable(before, after)?;
         let moved = |cost: Cost| cost.to_device.saturating_add(cost.to_host) as i64;
         Some(Self {
@@ -117,7 +117,7 @@ impl ExtraCost {
         })
     }
 
-    /// What stands for the time that it takes, for an order alone: a GPU does some thousand operations while a byte
+    /// An estimate of the time that it takes, for an order alone: a GPU does some thousand operations while a byte
     /// crosses the bus, and a kernel is launched in the time of some million.
     fn weight(&self) -> f64 {
         self.flops as f64 + self.moved.max(0) as f64 * 4e3 + self.launches.max(0) as f64 * 1e6
@@ -137,16 +137,16 @@ pub struct NotMade {
     pub why: String,
 }
 
-/// What was found for a job that does not fit.
+/// The result for a job that does not fit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Remedies {
-    /// What makes it fit: changes that leave the mathematics as it is first, then those that round otherwise, then those
-    /// that change the algorithm. Among these by the least time of each if that of all is known, else by a weight of what
-    /// each does more: operations, bytes moved and launches.
+    /// The changes that make it fit: changes that keep the mathematics first, then those that round otherwise, then
+    /// those that change the algorithm. Among these by the least time of each if that of all is known, else by a weight
+    /// of what each does more: operations, bytes moved and launches.
     pub fitting: Vec<Remedy>,
-    /// What comes nearest, where nothing makes it fit.
+    /// The changes that come nearest, where nothing makes it fit.
     pub nearest: Option<Remedy>,
     /// Changes that were tried and could not be made.
     pub not_made: Vec<NotMade>,
@@ -165,7 +165,7 @@ struct Helpful {
 
 /// A change that saves less than this part of the need is not worth its lines.
 const WORTHWHILE: f64 = 0.005;
-/// Of so many candidates, the best of each group, every two are tried together.
+/// The number of candidates, the best of each group, of which every two are tried together.
 const PAIRED: usize = 6;
 const SETTING: &str = "expandable_segments:True";
 const SETTING_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
@@ -224,7 +224,7 @@ pub(crate) fn find(
             });
         }
     }
-    // Those that save most first; in a group only one can be made.
+    // The largest savings first; in a group only one can be made.
     helpful.sort_by_key(|helpful| helpful.need);
     let mut tried_together = Together::default();
     for level in [Maths::Nothing, Maths::Rounding, Maths::Algorithm] {
@@ -278,7 +278,7 @@ pub(crate) fn find(
     Ok(found)
 }
 
-/// What the job needs on each GPU with each way of spreading its model over them.
+/// The need of the job on each GPU with each way of spreading its model over them.
 pub(crate) fn sharded(
     variants: &mut Variants<'_>,
     variant: &Variant,
@@ -320,7 +320,7 @@ fn remedy(set: &[&'static Change], trial: Trial, baseline: &Trial, machine: &Opt
         title: titles.join(" + "),
         maths: maths.unwrap_or(Maths::Nothing).as_str().to_owned(),
         saves: saved(baseline, &trial),
-        cost: ExtraCost::of(baseline, &trial),
+        cost: ExtraCost::between(baseline, &trial),
         least_time: least_time_of(baseline, &trial, machine),
         trial,
     }
@@ -352,7 +352,7 @@ type Set = Vec<&'static Change>;
 /// Runs the job with each of some sets; nothing for those that were not begun when the search was ended.
 type RunWith<'a> = dyn FnMut(&[Set]) -> Result<Vec<Option<Trial>>, RunError> + 'a;
 
-/// What was tried together, and what came of it.
+/// The combinations that were tried, and their results.
 #[derive(Default)]
 struct Together(BTreeMap<BTreeSet<String>, Option<Trial>>);
 
@@ -394,7 +394,7 @@ impl Together {
         if trial.fits {
             return self.without_needless(set, trial, run);
         }
-        // What saves most alone may stand in the way of what saves more together: every two of the first few.
+        // The best change alone may exclude a better pair: every two of the first few.
         let Some((pair, of_pair)) = self.best_pair(candidates, run)? else {
             return Ok((set, Some(trial)));
         };
@@ -411,7 +411,7 @@ impl Together {
         candidates: &[&Helpful],
         run: &mut RunWith<'_>,
     ) -> Result<Option<(Set, Trial)>, RunError> {
-        // Of a group only one can be made: the others would crowd out what helps in another way.
+        // Only one change of a group can be made: the others would displace changes of another kind.
         let mut groups = BTreeSet::new();
         let first: Vec<&Helpful> = candidates
             .iter()
@@ -481,7 +481,7 @@ impl Together {
         mut best: Trial,
         run: &mut RunWith<'_>,
     ) -> Result<(Set, Option<Trial>), RunError> {
-        // What saved least alone is the first that may not be needed; the last one was.
+        // The change that saved least alone is the first that may not be needed; the last one was.
         for index in (0..set.len().saturating_sub(1)).rev() {
             let mut smaller = set.clone();
             smaller.remove(index);
@@ -496,7 +496,7 @@ impl Together {
     }
 }
 
-/// Expandable segments, where a replay says that the job fits with them.
+/// Expandable segments, where a replay shows that the job fits with them.
 fn by_setting(
     variants: &mut Variants<'_>,
     variant: &Variant,
@@ -523,7 +523,7 @@ fn by_setting(
         title: "expandable segments of PyTorch's allocator".to_owned(),
         maths: Maths::Nothing.as_str().to_owned(),
         saves: saved(baseline, &trial),
-        cost: ExtraCost::of(baseline, &trial),
+        cost: ExtraCost::between(baseline, &trial),
         least_time: least_time_of(baseline, &trial, &variants.options),
         setting: Some(setting),
         trial,
@@ -608,7 +608,7 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["checkpointing", "lora"]);
         assert_eq!(best.and_then(|best| best.need), Some(19));
-        // What was tried is not tried again.
+        // A combination is not tried twice.
         let (again, _) = together.find(&candidates, &mut run).unwrap();
         assert_eq!(again.len(), 2);
         assert!(runs <= 8, "{runs} runs");

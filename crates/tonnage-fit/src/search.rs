@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The largest of many values that fits, in few trials.
 //!
-//! What a job needs grows with a batch size or a length, piece by piece on nearly straight lines. So the next value to
+//! The need of a job grows with a batch size or a length, piece by piece on nearly straight lines. So the next value to
 //! try is read off the line through two that were tried. Once few are open, it is tried together with its neighbour
-//! above: if one fits and the other does not, the search is over. Where the line misleads, because needs grow in steps or
-//! on a curve, values around the guess are tried, and then the interval is divided.
+//! above: if one fits and the other does not, the search is over. Where the line misleads, because needs grow in steps
+//! or on a curve, values around the guess are tried, and then the interval is divided.
 //!
-//! A value with which the job fails for another reason says nothing of memory, and is left out. Most such values do not
-//! divide by what they must, so from then on the interval is divided at the value with most factors of two.
+//! A value with which the job fails for another reason carries no information about memory, and is left out. Most such
+//! values do not divide by what they must, so from then on the interval is divided at the value with most factors of
+//! two.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was found out about one value.
+/// The result for one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judgement {
     /// Whether the job runs to its end with it.
@@ -23,7 +24,7 @@ pub struct Judgement {
 /// How many values may fail for another reason than memory before the search ends.
 const MAX_FAILED: usize = 8;
 
-/// The same before any value told something of memory: the job may fail whatever the value is.
+/// The same before any value carried information about memory: the job may fail whatever the value is.
 const MAX_FAILED_AT_FIRST: usize = 2;
 
 /// Among so few open values a guess is tried together with its neighbour.
@@ -58,7 +59,7 @@ impl Search {
         self.tried.insert(index, judgement);
     }
 
-    /// A value tells nothing of memory.
+    /// A value carries no information about memory.
     pub(crate) fn leave_out(&mut self, index: usize) {
         self.failed.insert(index);
     }
@@ -153,7 +154,7 @@ impl Search {
         best.get(best.len() / 2).copied().into_iter().collect()
     }
 
-    /// A value well above the lowest one: small ones are ruled by what does not grow, and tell little of the slope.
+    /// A value well above the lowest one: constant memory dominates at small values, which show little of the slope.
     fn between(&self, low: usize) -> usize {
         let (first, last) = (self.sizes[low].max(1), self.sizes[self.sizes.len() - 1]);
         let size = (first as f64 * last as f64).sqrt() as u64;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How many requests of which length a server holds at once: the user's own `vllm serve …` line, dry-run.
 //!
-//! vLLM measures its own memory when it starts and says how many tokens its KV cache has. One dry run of the line gives
-//! that. A request takes blocks for its length, so the rest is a division, as vLLM itself does it. Two of the answers are
-//! run again with their flags: they show what the flags change, and whether a request takes memory in proportion to its
-//! length at all, which hybrid models and sliding windows do not.
+//! vLLM measures its own memory when it starts and logs how many tokens its KV cache has. One dry run of the line gives
+//! that. A request takes blocks for its length, so the rest is a division, as vLLM itself does it. Two of the answers
+//! are run again with their flags: they show what the flags change, and whether a request takes memory in proportion to
+//! its length at all, which hybrid models and sliding windows do not.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -27,12 +27,12 @@ const LENGTHS: [u64; 9] = [
 ];
 /// Tokens of a block of vLLM's KV cache, of which a request takes whole ones.
 const BLOCK: u64 = 16;
-/// A request may take this part more or less than its length says and still be in proportion.
+/// A request may take this part more or less than its length implies and still be in proportion.
 const PROPORTION: f64 = 0.03;
 /// Lines of the log that are kept of a server that did not start.
 const LAST_LINES: usize = 12;
 
-/// What is asked.
+/// The question.
 #[derive(Clone, Debug)]
 pub struct ServeRequest {
     /// The user's own command.
@@ -43,7 +43,7 @@ pub struct ServeRequest {
     pub check: bool,
 }
 
-/// What vLLM said while it started.
+/// The values that vLLM logged while it started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Startup {
@@ -57,7 +57,7 @@ pub struct Startup {
     pub kv_cache_tokens: Option<u64>,
     /// The longest request, in tokens.
     pub max_model_len: Option<u64>,
-    /// How many requests of that length vLLM says it holds at once.
+    /// How many requests of that length vLLM can hold at once, by its log.
     pub concurrency: Option<f64>,
     /// The longest request that would have fitted, where the server refused to start for want of memory.
     pub longest_possible: Option<u64>,
@@ -94,11 +94,11 @@ pub enum ServeEvidence {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServeCheck {
-    /// The length and the number of requests that were asked for.
+    /// The length and the number of requests that were requested.
     pub length: u64,
-    /// The number of requests that was asked for.
+    /// The requested number of requests.
     pub requests: u64,
-    /// What vLLM said then.
+    /// The values that vLLM logged then.
     pub startup: Startup,
 }
 
@@ -117,25 +117,25 @@ pub struct Serving {
     pub gpus: u8,
     /// Bytes of memory of each.
     pub capacity: u64,
-    /// What vLLM said when the command was run as it is, or with the longest length that fits.
+    /// The log of vLLM for the unchanged command, or with the longest length that fits.
     pub startup: Startup,
     /// The length that was set because the server refuses to start with its own.
     pub shortened_to: Option<u64>,
     /// Most bytes in use on a GPU while it started.
     pub most_in_use: u64,
-    /// What fits, by length.
+    /// The fitting numbers, by length.
     pub rows: Vec<ServeRow>,
     /// Whether a request takes memory in proportion to its length; not known without a run at another length.
     pub proportional: Option<bool>,
-    /// What was run again.
+    /// The lengths that were run again.
     pub checks: Vec<ServeCheck>,
     /// Why there is no answer: the last lines of the server's log.
     pub failure: Option<String>,
-    /// What a dry run could not know, a sentence each.
+    /// The unknowns of a dry run, a sentence each.
     pub unknown: Vec<String>,
 }
 
-/// Why a command cannot be asked about.
+/// Why a command cannot be analysed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -151,7 +151,7 @@ pub enum ServeError {
 ///
 /// # Errors
 ///
-/// If the command is none of vLLM's server, or could not be run. That it does not start is an answer.
+/// If the command does not start vLLM's server, or could not be run. That it does not start is an answer.
 pub fn serve_fit(request: &ServeRequest, watcher: &dyn Watcher) -> Result<Serving, ServeError> {
     if !starts_vllm(&request.job) {
         return Err(ServeError::NotVllm);
@@ -272,7 +272,7 @@ impl Serving {
         let least = seen.iter().copied().fold(tokens, u64::min);
         if is_proportional {
             for row in &mut self.rows {
-                row.set(held(least, row.length), ServeEvidence::Computed);
+                row.set(count_requests(least, row.length), ServeEvidence::Computed);
             }
         } else {
             // Only what was run is known then.
@@ -283,7 +283,7 @@ impl Serving {
         for check in &self.checks {
             let row = self.rows.iter_mut().find(|row| row.length == check.length);
             if let (Some(row), Some(held)) = (row, check.startup.concurrency) {
-                // As many as vLLM says, of those that may run at once.
+                // As many as vLLM logs, of those that may run at once.
                 row.set((held as u64).min(check.requests), ServeEvidence::DryRun);
             }
         }
@@ -305,7 +305,7 @@ fn rows(tokens: u64, longest: u64) -> Vec<ServeRow> {
     lengths.push(longest);
     let mut rows: Vec<ServeRow> = Vec::new();
     for length in lengths {
-        let requests = held(tokens, length);
+        let requests = count_requests(tokens, length);
         if requests > 0 {
             rows.push(ServeRow {
                 length,
@@ -319,7 +319,7 @@ fn rows(tokens: u64, longest: u64) -> Vec<ServeRow> {
 }
 
 /// How many requests of a length so many tokens of cache hold at once.
-fn held(tokens: u64, length: u64) -> u64 {
+fn count_requests(tokens: u64, length: u64) -> u64 {
     tokens / length.next_multiple_of(BLOCK)
 }
 
@@ -388,7 +388,7 @@ impl Runs<'_> {
         let log = self.folder.join("log");
         let recording = self.folder.join("recording");
         for file in [&log, &recording] {
-            // What an earlier run wrote.
+            // The file of an earlier run.
             let _ = fs::remove_file(file);
         }
         job.output = JobOutput::File(log.clone());
@@ -405,7 +405,7 @@ impl Runs<'_> {
     }
 }
 
-/// Ends the server when its log says enough.
+/// Ends the server when its log is complete enough.
 struct Reading<'a> {
     log: PathBuf,
     until: Until,
@@ -437,7 +437,7 @@ fn most_in_use(run: &DryRun) -> u64 {
     devices.map(|device| device.most_in_use).max().unwrap_or(0)
 }
 
-/// What the run could not know. That the server was ended once it was ready is no matter of it.
+/// The unknowns of the run. The end of the server once it was ready is not one of them.
 fn unknown(run: &DryRun) -> Vec<String> {
     let all = run.verdict.unknown.iter();
     all.filter(|what| !what.contains("after the interrupt"))
@@ -447,14 +447,14 @@ fn unknown(run: &DryRun) -> Vec<String> {
 
 fn last_lines(log: &str) -> String {
     let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
-    // The line that tells the error, where there is one, else the end.
+    // The line with the error, where there is one, else the end.
     let told = lines.iter().rposition(|line| line.contains("Error: "));
     let end = told.map_or(lines.len(), |at| at + 1);
     lines[end.saturating_sub(LAST_LINES)..end].join("\n")
 }
 
 impl Startup {
-    /// Reads vLLM's log. Of several engines or ranks, the one with the least counts.
+    /// Reads vLLM's log. The smallest of several engines or ranks counts.
     fn read(log: &str) -> Self {
         let mut found = Self::default();
         for line in log.lines() {

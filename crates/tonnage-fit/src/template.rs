@@ -33,7 +33,7 @@ impl Choice {
         }
     }
 
-    /// Whether there is none, which no parsed choice says.
+    /// Whether there is none, which no parsed choice yields.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -47,7 +47,7 @@ impl Choice {
     }
 }
 
-/// What is wrong with a placeholder.
+/// The problem of a placeholder.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TemplateError {
@@ -56,15 +56,15 @@ pub enum TemplateError {
     Values {
         /// The parameter.
         name: String,
-        /// What was written.
+        /// The text.
         values: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
     /// A range has no name.
     #[error("{{{written}}} is a range without a name")]
     NoName {
-        /// What was written.
+        /// The text.
         written: String,
     },
     /// A parameter is given values twice.
@@ -84,7 +84,7 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    /// What to do about it.
+    /// The fix.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Values { .. } => Some(
@@ -134,7 +134,7 @@ impl FromStr for Choice {
         let number = |text: &str| {
             let text = text.trim();
             text.parse::<u64>()
-                .map_err(|_| format!("{text:?} is no whole number"))
+                .map_err(|_| format!("{text:?} is not a whole number"))
         };
         let (first, last) = (number(first)?, number(last)?);
         let times = step.is_some_and(|(sign, _)| sign == "*");
@@ -271,7 +271,7 @@ impl Template {
     }
 }
 
-/// What was written, for people.
+/// The text, for people.
 impl fmt::Display for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.name, self.written)
@@ -317,7 +317,7 @@ fn is_name(text: &str) -> bool {
         && letters.all(|letter| letter.is_alphanumeric() || letter == '_' || letter == '-')
 }
 
-/// Whether it holds two numbers as a range has them, which no script asks for.
+/// Whether it holds two numbers as a range has them, which no script requests.
 fn is_range(text: &str) -> bool {
     text.split_once("..").is_some_and(|(from, to)| {
         from.ends_with(|c: char| c.is_ascii_digit()) && to.starts_with(|c: char| c.is_ascii_digit())

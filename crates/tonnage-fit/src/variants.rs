@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dry runs of the variants of a job: the first in a process of its own, the others in forks of one that has imported
+//! Dry runs of the variants of a job: the first in its own process, the others in forks of one that has imported
 //! what the first imported.
 //!
 //! Whether a fork does the same as a fresh process is not taken for granted: the first variant is run in both ways, and
-//! the recordings are compared. If they differ, or the job cannot be forked, every variant gets a process of its own.
+//! the recordings are compared. If they differ, or the job cannot be forked, every variant gets its own process.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -24,7 +24,7 @@ use tonnage_run::{
 
 use crate::compare::first_difference;
 
-/// Is told what happens during a search, from several threads.
+/// Receives the events of a search, from several threads.
 pub trait Watcher: Sync {
     /// Something begins or is known.
     fn stage(&self, stage: Stage<'_>) {
@@ -37,13 +37,13 @@ pub trait Watcher: Sync {
     }
 }
 
-/// What happens during a search.
+/// An event of a search.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Stage<'a> {
     /// A variant is run: its values, and the changes to the program.
     Trying(&'a [(String, String)], &'a [String]),
-    /// What the job imports is imported once for all variants.
+    /// The imports of the job run once for all variants.
     Importing,
     /// Variants are not forked, and why.
     NotForked(&'a str),
@@ -58,7 +58,7 @@ pub enum Stage<'a> {
 pub enum Evidence {
     /// Seen in a dry run; the smallest GPU was found by replaying it.
     Replayed,
-    /// Seen in a dry run in which some size depended on something that nobody could know.
+    /// Seen in a dry run in which some size depended on an unknowable value.
     Assumed,
     /// The most that was in use, which may be more than is needed.
     AtMost,
@@ -87,7 +87,7 @@ pub struct Trial {
     pub need: Option<u64>,
     /// How that is known.
     pub evidence: Evidence,
-    /// The same with expandable segments, replayed; none where that is no less.
+    /// The same with expandable segments, replayed; none where that is not less.
     pub expandable: Option<u64>,
     /// Bytes of the GPU.
     pub capacity: u64,
@@ -97,15 +97,15 @@ pub struct Trial {
     pub peak_allocated: u64,
     /// Why it failed, if it was not for memory.
     pub why: Option<String>,
-    /// When the job was stopped before its end, as was asked for.
+    /// When the job was stopped before its end, as was requested.
     pub stopped: Option<String>,
-    /// What became of the changes that were to be made to the program.
+    /// The outcomes of the changes that were to be made to the program.
     pub changes: Vec<ProgramChange>,
-    /// What the job has the GPU do; of a job that does not fit, on a GPU without a limit.
+    /// The GPU work of the job; for a job that does not fit, on a GPU without a limit.
     pub costs: Option<Costs>,
-    /// What a dry run could not know, a sentence each.
+    /// The unknowns of a dry run, a sentence each.
     pub unknown: Vec<String>,
-    /// Its recording, as long as the search goes on, if one was asked for.
+    /// Its recording, as long as the search goes on, if one was requested.
     #[serde(skip)]
     pub(crate) recording: PathBuf,
     /// Whether it ran in a fork.
@@ -141,7 +141,7 @@ pub(crate) struct Variant {
     pub(crate) sources: Vec<(PathBuf, String)>,
     /// Changes that are made to the program, by name.
     pub(crate) changes: Vec<String>,
-    /// The GPU, instead of the one that was asked about.
+    /// The GPU, instead of the requested one.
     pub(crate) gpu: Option<Gpu>,
 }
 
@@ -163,7 +163,7 @@ pub(crate) struct Variants<'a> {
     runs: AtomicUsize,
 }
 
-/// The first variant, which ran in a process of its own.
+/// The first variant, which ran in its own process.
 struct First {
     variant: Variant,
     recording: PathBuf,
@@ -202,7 +202,8 @@ impl<'a> Variants<'a> {
         })
     }
 
-    /// Runs some variants, at most `width` at a time. Those that were not begun when the watcher stopped are missing.
+    /// Runs some variants, at most `width` at a time. Variants that were not begun when the watcher stopped are
+    /// missing.
     pub(crate) fn run(
         &mut self,
         variants: &[Variant],
@@ -252,7 +253,7 @@ impl<'a> Variants<'a> {
         self.margin_seen
     }
 
-    /// Runs the first variant in a process of its own.
+    /// Runs the first variant in its own process.
     fn run_first(&mut self, variant: &Variant) -> Result<Option<Trial>, RunError> {
         let begun = self.begin(variant);
         let mut observer = Until::stopped(self.watcher);
@@ -309,7 +310,7 @@ impl<'a> Variants<'a> {
         }
     }
 
-    /// Starts a fork server, and compares the first variant in a fork with the same in a process of its own.
+    /// Starts a fork server, and compares the first variant in a fork with the same in its own process.
     fn start_server(&mut self) {
         let Some(first) = &self.first else {
             return;
@@ -329,7 +330,8 @@ impl<'a> Variants<'a> {
 
     fn checked_server(&self, first: &First) -> Result<ForkServer, String> {
         let imports = first.imports.as_ref();
-        let imports = imports.ok_or_else(|| "the first run did not tell its imports".to_owned())?;
+        let imports =
+            imports.ok_or_else(|| "the first run did not report its imports".to_owned())?;
         let told = |error: RunError| match error {
             RunError::ForkServer { why } => why,
             other => other.to_string(),
@@ -388,7 +390,7 @@ impl<'a> Variants<'a> {
         self.folder.path().join(format!("{number}.tonnage"))
     }
 
-    /// Removes a recording that nobody asked to keep.
+    /// Removes a recording that no caller requested to keep.
     fn forget(&self, recording: &Path) {
         if !self.keep {
             let _ = std::fs::remove_file(recording);
@@ -473,7 +475,7 @@ fn judge(
         command: variant.line.clone(),
         constants: variant.constants.clone(),
         outcome: verdict.outcome,
-        // A job that ran out and went on is not what was asked for.
+        // A job that ran out and went on is not the requested run.
         fits: verdict.outcome == Outcome::Fits && verdict.handled_ooms() == 0,
         handled_ooms: verdict.handled_ooms(),
         need,
@@ -493,14 +495,14 @@ fn judge(
     }
 }
 
-/// The job with its output in a file beside the recording: it is nobody's, except for the reason of a failure.
+/// The job with its output in a file beside the recording: only the reason of a failure is read from it.
 fn logged(job: &Job, recording: &Path) -> Job {
     let mut job = job.clone();
     job.output = JobOutput::File(recording.with_extension("output"));
     job
 }
 
-/// The last line that a job wrote, which is where most say why they end.
+/// The last line that a job wrote, which is where most programs write why they end.
 fn last_line(recording: &Path) -> Option<String> {
     let mut file = File::open(recording.with_extension("output")).ok()?;
     let length = file.metadata().ok()?.len();

@@ -85,7 +85,7 @@ pub fn decide(forecast: Option<&Forecast>, asked: Asked, largest: u64, mode: Mod
         return Decision::new(
             stop,
             format!(
-                "the job asks for {wanted} of one GPU, the largest has {most}: it would never start"
+                "the job requests {wanted} of one GPU, the largest has {most}: it would never start"
             ),
         );
     }
@@ -112,7 +112,7 @@ pub fn decide(forecast: Option<&Forecast>, asked: Asked, largest: u64, mode: Mod
         Asked::Nothing => Decision {
             action: Action::Fill,
             bytes: Some(request),
-            message: format!("asks for {wanted} of each GPU: {sentence}"),
+            message: format!("requests {wanted} of each GPU: {sentence}"),
         },
         Asked::Bytes(less) if less < request => {
             let least = bytes(less);
@@ -122,13 +122,13 @@ pub fn decide(forecast: Option<&Forecast>, asked: Asked, largest: u64, mode: Mod
             };
             Decision::new(
                 action,
-                format!("the job asks for {least} of each GPU and may take {wanted}: {sentence}"),
+                format!("the job requests {least} of each GPU and may take {wanted}: {sentence}"),
             )
         }
         Asked::Bytes(more) if more > request => Decision::new(
             Action::Advise,
             format!(
-                "the job asks for {} of each GPU, {wanted} suffice: {sentence}",
+                "the job requests {} of each GPU, {wanted} suffice: {sentence}",
                 bytes(more)
             ),
         ),
@@ -147,7 +147,7 @@ fn unknown(asked: Asked, largest: u64, mode: Mode) -> Decision {
         (Asked::Nothing, Mode::Enforce) => Decision {
             action: Action::Fill,
             bytes: Some(largest),
-            message: "no forecast of this job: it asks for whole GPUs".to_owned(),
+            message: "no forecast of this job: it requests whole GPUs".to_owned(),
         },
         (Asked::Nothing, Mode::Advise | Mode::Fill) => {
             Decision::new(Action::Advise, "no forecast of this job".to_owned())

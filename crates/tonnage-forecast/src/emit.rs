@@ -52,9 +52,9 @@ impl Default for Options {
 pub struct Emitted {
     /// The engine.
     pub dialect: Dialect,
-    /// What to paste.
+    /// The text to paste.
     pub text: String,
-    /// What the text cannot say, a sentence each.
+    /// The limits of the text, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ impl EmitError {
                 "make a forecast for a larger GPU, or find what makes it fit: `tonnage fit`"
             }
             Self::NoProfile { .. } => {
-                "ask for a whole GPU, or share it by memory: --for dra, hami, kai, volcano, slurm"
+                "request a whole GPU, or share it by memory: --for dra, hami, kai, volcano, slurm"
             }
             Self::NoShard => "--shard 1GiB is usual",
         }
@@ -105,7 +105,7 @@ pub fn emit(
     let mut notes = Vec::new();
     if forecast.roles.len() > 1 && dialect != Dialect::Dra {
         notes.push(format!(
-            "every GPU is asked for as {} takes it, the fullest; the others take less",
+            "every GPU is requested as {} uses it, the fullest; the others use less",
             fullest.name
         ));
     }
@@ -167,7 +167,7 @@ pub fn emit(
                 .first()
                 .ok_or_else(|| EmitError::NoProfile { gpu: gpu.clone() })?;
             notes.push(format!(
-                "`tonnage run --gpu {gpu}/{profile}` tries it: a slice has a context of its own size"
+                "`tonnage run --gpu {gpu}/{profile}` tries it: a slice has a context of another size"
             ));
             format!("nvidia.com/mig-{profile}: {gpus}\n")
         }

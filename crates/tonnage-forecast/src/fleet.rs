@@ -18,13 +18,13 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub struct Sums {
     /// GPUs.
     pub gpus: u64,
-    /// Those of them that somebody has a share of.
+    /// GPUs that a job has a share of.
     pub in_use: u64,
     /// Their bytes.
     pub capacity: u64,
-    /// Bytes that were asked for and given.
+    /// Bytes that were requested and given.
     pub asked: u64,
-    /// Bytes that are free on GPUs in use, in pieces of which each is too small for the smallest share that anybody has
+    /// Bytes that are free on GPUs in use, in pieces of which each is too small for the smallest share that any job has
     /// or waits for.
     pub stranded: u64,
     /// All other free bytes.
@@ -64,13 +64,13 @@ pub struct Tenant {
     pub team: String,
     /// Shares of GPUs that it has.
     pub shares: u64,
-    /// Those of them that are whole GPUs.
+    /// The part of them that is whole GPUs.
     pub whole: u64,
-    /// Bytes that it asked for.
+    /// Requested bytes.
     pub asked: u64,
-    /// What its jobs used of one GPU in the mean, where the ledger has it.
+    /// The mean use of one GPU by its jobs, where the ledger has it.
     pub used_by_a_job: Option<u64>,
-    /// What they had asked for.
+    /// The request of these jobs.
     pub asked_by_a_job: Option<u64>,
     /// Claims that wait.
     pub waiting: u64,
@@ -103,11 +103,11 @@ pub struct Report {
     pub all: Sums,
     /// By machine, those with most stranded first.
     pub nodes: Vec<Node>,
-    /// By team, those that asked for most first.
+    /// By team, the largest requests first.
     pub teams: Vec<Tenant>,
     /// Claims that wait.
     pub waiting: u64,
-    /// Those of them that ask for more of one GPU than any has, by name: they never start.
+    /// Claims that request more of one GPU than any has, by name: they never start.
     pub impossible: Vec<String>,
     /// Where waiting jobs would have to be pinned so that more of them start than by first fit.
     pub pins: Vec<Pin>,

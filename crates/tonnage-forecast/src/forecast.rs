@@ -76,7 +76,7 @@ impl Known {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Role {
-    /// Whose they are, in words: `rank 0`, `ranks 0–7`, `all 512 ranks`.
+    /// The ranks, in words: `rank 0`, `ranks 0–7`, `all 512 ranks`.
     pub name: String,
     /// How many GPUs.
     pub gpus: u32,
@@ -93,7 +93,7 @@ pub struct Role {
     pub least: Option<u64>,
 }
 
-/// What kind of evidence.
+/// The kind of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -106,20 +106,20 @@ pub enum Source {
     PastRuns,
 }
 
-/// What a forecast rests on.
+/// The basis of a forecast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
-    /// What kind it is.
+    /// The kind.
     pub source: Source,
-    /// What was seen, in a sentence.
+    /// The observation, in a sentence.
     pub what: String,
     /// Whether the job was seen to its end.
     pub complete: bool,
 }
 
-/// What each GPU of a job takes.
+/// The memory of each GPU of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -129,7 +129,7 @@ pub struct Forecast {
     pub schema_version: u32,
     /// The start of the SHA-256 of `key`.
     pub name: String,
-    /// What it was made from.
+    /// The inputs.
     pub key: JobKey,
     /// The name under which jobs of one kind are added up.
     pub family: String,
@@ -139,11 +139,11 @@ pub struct Forecast {
     pub fits: Fits,
     /// Its GPUs, those that take most first.
     pub roles: Vec<Role>,
-    /// What it rests on.
+    /// The basis.
     pub evidence: Vec<Evidence>,
     /// GPUs of the catalogue that are large enough for a job that does not fit, the smallest first.
     pub larger_gpus: Vec<String>,
-    /// What is not known, a sentence each.
+    /// The unknowns, a sentence each.
     pub unknown: Vec<String>,
 }
 
@@ -155,7 +155,9 @@ pub enum ForecastError {
     #[error("the job does not show what it takes: {0}")]
     NoAnswer(String),
     /// The recording does not name the GPU of the job.
-    #[error("the recording does not say how much memory the GPU has and what lies outside PyTorch")]
+    #[error(
+        "the recording does not contain how much memory the GPU has and what lies outside PyTorch"
+    )]
     NoDevice,
     /// A file that is not a forecast, or has figures that contradict each other.
     #[error("not a forecast: {0}")]
@@ -167,7 +169,7 @@ impl ForecastError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoAnswer(_) => {
-                "`tonnage run` with the same command says more; mend the job first"
+                "`tonnage run` with the same command shows more; mend the job first"
             }
             Self::NoDevice => {
                 "a forecast is made from a dry run (`tonnage forecast make`) or from a recording of `tonnage record`"
@@ -284,7 +286,7 @@ impl Forecast {
                 return invalid("the figures of a role contradict each other");
             }
             if self.fits == Fits::Yes && role.bound.is_none_or(|bound| bound > self.gpu_memory) {
-                return invalid("it says that the job fits, its bound says otherwise");
+                return invalid("it claims that the job fits, its bound contradicts that");
             }
         }
         if gpus > MAX_GPUS {
@@ -404,7 +406,7 @@ fn evidence(verdict: &Verdict) -> Evidence {
     }
 }
 
-fn known(verdict: &Verdict) -> Known {
+fn read_known(verdict: &Verdict) -> Known {
     // The context is a part of what is in use.
     let context_known = matches!(verdict.context.known.as_str(), "read" | "given");
     if verdict.is_measured() {
@@ -461,7 +463,7 @@ fn fitting(verdict: &Verdict) -> (Fits, Vec<Role>) {
             name: name(verdict, &devices),
             gpus: u32::try_from(devices.len()).unwrap_or(MAX_GPUS),
             peak,
-            known: known(verdict),
+            known: read_known(verdict),
             uncounted,
             // Where a replay shows that the job does with less, it never takes more than there is.
             bound: Some(match certain {

@@ -22,7 +22,7 @@ const KEY_DIGITS: usize = 8;
 /// Settings of PyTorch's allocator, which decide how much it takes; the newer name first.
 pub const ALLOCATOR_SETTINGS: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
-/// What a forecast was made from.
+/// The inputs of a forecast.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -35,13 +35,13 @@ pub struct JobKey {
     pub sources: BTreeMap<String, String>,
     /// Settings of PyTorch's allocator, if the environment has some.
     pub allocator: Option<String>,
-    /// The start of the SHA-256 of what else a container is started with (its variables, its volumes), where the forecast
-    /// holds for that only.
+    /// The start of the SHA-256 of what else a container is started with (its variables, its volumes), where the
+    /// forecast holds for that only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
-    /// How many ranks the job has, where its words do not say so.
+    /// How many ranks the job has, where its command line does not contain it.
     pub world_size: Option<u32>,
-    /// How many GPUs a process sees, where that was said.
+    /// How many GPUs a process sees, where that was given.
     pub gpus: Option<u32>,
     /// The version of PyTorch.
     pub torch: String,

@@ -29,7 +29,7 @@ pub enum Ended {
     Other,
 }
 
-/// What one job took.
+/// The use of one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -38,7 +38,7 @@ pub struct Observation {
     pub schema_version: u32,
     /// The scheduler's name of the job.
     pub job: String,
-    /// Whose it was.
+    /// The owner.
     pub team: Option<String>,
     /// The name of the forecast it ran with, if it had one.
     pub forecast: Option<String>,
@@ -46,7 +46,7 @@ pub struct Observation {
     pub family: String,
     /// The catalogue's name of the GPU.
     pub gpu: String,
-    /// Bytes it had asked for, of one GPU.
+    /// Bytes that it had requested, of one GPU.
     pub asked: Option<u64>,
     /// The most it used, of one GPU.
     pub used: u64,
@@ -153,9 +153,10 @@ pub struct Family {
     pub gpu: String,
     /// Jobs that ended.
     pub jobs: u64,
-    /// Those of them that had a forecast and ran to their end: the errors are about these.
+    /// Jobs among them that had a forecast and ran to their end: the errors are about these.
     pub compared: u64,
-    /// The error in the middle: what was forecast (without what is not counted) minus what was used, over what was used.
+    /// The error in the middle: what was forecast (without what is not counted) minus what was used, over what was
+    /// used.
     pub median_error: Option<f64>,
     /// The largest error by which more was used than forecast; negative.
     pub worst_under: Option<f64>,
@@ -165,19 +166,19 @@ pub struct Family {
     pub ooms: u64,
 }
 
-/// What the jobs of one team asked for and used.
+/// The requests and the use of the jobs of one team.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Team {
     /// Its name; none for jobs without one.
     pub team: Option<String>,
-    /// Jobs that said what they asked for.
+    /// Jobs with a recorded request.
     pub jobs: u64,
-    /// The mean of what they asked for, of one GPU.
+    /// The mean of their requests, of one GPU.
     pub asked: u64,
     /// The mean of what they used.
     pub used: u64,
-    /// The sum of what they asked for and did not use.
+    /// The sum of the unused requests.
     pub unused: u64,
     /// Jobs that ran out of memory.
     pub ooms: u64,

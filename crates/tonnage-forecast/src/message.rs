@@ -43,7 +43,7 @@ struct Figures {
 
 impl Message {
     /// That of a dry run which has found out what a job takes.
-    pub fn of(forecast: &Forecast) -> Self {
+    pub fn from_forecast(forecast: &Forecast) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
             forecast: Some(Figures {
@@ -80,7 +80,7 @@ impl Message {
                 return text;
             }
             let Some(figures) = &mut message.forecast else {
-                return Self::of_failure("its reason cannot be told").text();
+                return Self::of_failure("its reason is unknown").text();
             };
             let spoken = figures.unknown.len() - usize::from(left_out > 0);
             if spoken > 0 {
@@ -88,7 +88,7 @@ impl Message {
                 left_out += 1;
                 figures
                     .unknown
-                    .push(format!("and {left_out} more: `tonnage run` tells all"));
+                    .push(format!("and {left_out} more: `tonnage run` prints all"));
             } else if figures.roles.len() > 1 {
                 let gpus = figures
                     .roles
@@ -107,14 +107,14 @@ impl Message {
     pub fn forecast(text: &str, mut key: JobKey) -> Result<Forecast, ForecastError> {
         let invalid = |reason: String| ForecastError::Invalid(reason);
         if text.is_empty() {
-            return Err(invalid("the dry run said nothing".to_owned()));
+            return Err(invalid("the dry run reported nothing".to_owned()));
         }
         let message: Self =
             serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
         let figures = match (message.forecast, message.no_forecast) {
             (Some(figures), None) => figures,
             (None, Some(reason)) => return Err(ForecastError::NoAnswer(plain(&reason))),
-            _ => return Err(invalid("it says both or neither".to_owned())),
+            _ => return Err(invalid("it contains both or neither".to_owned())),
         };
         if figures.gpu != key.gpu {
             let (here, there) = (&key.gpu, &figures.gpu);
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_forecast_is_told_and_understood() {
         let forecast = forecast_of(&[30 * GIB, 20 * GIB]);
-        let text = Message::of(&forecast).text();
+        let text = Message::from_forecast(&forecast).text();
         assert_eq!(Message::forecast(&text, key(&forecast)), Ok(forecast));
     }
 
@@ -176,7 +176,7 @@ mod tests {
         forecast.unknown = (0..100)
             .map(|at| format!("{at} {}", "ä".repeat(40)))
             .collect();
-        let text = Message::of(&forecast).text();
+        let text = Message::from_forecast(&forecast).text();
         assert!(text.len() <= MAX_MESSAGE);
         let told = Message::forecast(&text, key(&forecast)).expect("a forecast");
         assert_eq!(told.roles, forecast.roles);
@@ -187,7 +187,7 @@ mod tests {
         // Many kinds of GPUs become one, the fullest.
         let mut forecast = forecast_of(&(1..200).map(|at| at * GIB).collect::<Vec<_>>());
         forecast.unknown.clear();
-        let text = Message::of(&forecast).text();
+        let text = Message::from_forecast(&forecast).text();
         assert!(text.len() <= MAX_MESSAGE);
         let told = Message::forecast(&text, key(&forecast)).expect("a forecast");
         assert_eq!(told.gpus(), forecast.gpus());
@@ -198,7 +198,7 @@ mod tests {
     fn what_somebody_else_has_written_is_no_forecast() {
         let forecast = forecast_of(&[30 * GIB]);
         let read = |text: &str| Message::forecast(text, key(&forecast)).expect_err("none");
-        assert!(read("").to_string().contains("said nothing"));
+        assert!(read("").to_string().contains("reported nothing"));
         assert!(read("Killed").to_string().contains("not a forecast"));
         let failed = read(&Message::of_failure("it failed with\nImportError").text());
         assert_eq!(
@@ -206,7 +206,7 @@ mod tests {
             ForecastError::NoAnswer("it failed with ImportError".to_owned())
         );
         // A message of another GPU, of another version, and one that contradicts itself.
-        let text = Message::of(&forecast).text();
+        let text = Message::from_forecast(&forecast).text();
         let other = JobKey {
             gpu: "t4".to_owned(),
             ..key(&forecast)

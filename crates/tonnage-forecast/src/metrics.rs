@@ -119,12 +119,12 @@ fn teams(to: &mut Exposition, observed: &[Observation]) {
     };
     tell(
         "tonnage_team_jobs_total",
-        "Jobs of a team that said what they asked for.",
+        "Jobs of a team with a recorded request.",
         |sums| sums.jobs,
     );
     tell(
         "tonnage_team_requested_bytes_total",
-        "What these jobs asked for of one GPU, added up.",
+        "The requests of these jobs for one GPU, added up.",
         |sums| sums.asked,
     );
     tell(
@@ -147,7 +147,7 @@ fn errors(to: &mut Exposition, compared: &[Comparison<'_>]) {
     let mut histogram = to.metric(
         "tonnage_forecast_error_ratio",
         Kind::Histogram,
-        "Of jobs that ran to their end: the forecast peak minus the used, over the used.",
+        "For jobs that ran to their end: the forecast peak minus the used, over the used.",
     );
     for ([family, gpu], jobs) in &families {
         let at_most = |bound: f64| jobs.iter().filter(|one| one.error() <= bound).count() as u64;
@@ -183,12 +183,12 @@ pub fn of_report(to: &mut Exposition, report: &Report) {
     );
     tell(
         "tonnage_node_requested_bytes",
-        "What is asked for and given of it.",
+        "The part of it that is requested and given.",
         |sums| sums.asked,
     );
     tell(
         "tonnage_node_stranded_bytes",
-        "What is free in pieces too small for the smallest share that anybody has or wants.",
+        "The part that is free in pieces too small for the smallest share that any job has or wants.",
         |sums| sums.stranded,
     );
     tell(
@@ -199,7 +199,7 @@ pub fn of_report(to: &mut Exposition, report: &Report) {
     let mut requested = to.metric(
         "tonnage_requested_bytes",
         Kind::Gauge,
-        "What a namespace asked for and has, of all GPUs.",
+        "The memory that a namespace requested and has, of all GPUs.",
     );
     for team in &report.teams {
         requested.add(&[("namespace", &team.team)], team.asked);
@@ -215,7 +215,7 @@ pub fn of_report(to: &mut Exposition, report: &Report) {
     to.metric(
         "tonnage_claims_impossible",
         Kind::Gauge,
-        "Claims that ask for more of one GPU than any has: they never start.",
+        "Claims that request more of one GPU than any has: they never start.",
     )
     .add(&[], report.impossible.len());
 }

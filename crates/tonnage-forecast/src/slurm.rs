@@ -118,7 +118,7 @@ pub struct Submission<'a> {
     pub words: &'a [String],
     /// The folder in which it starts.
     pub folder: &'a Path,
-    /// How many tasks were asked for.
+    /// The number of requested tasks.
     pub tasks: Option<u32>,
     /// The request: options of gres and TRES with their names, `tres-per-task=gres/shard:42`.
     pub asked: &'a [String],
@@ -145,7 +145,7 @@ pub fn submission(
     shard: u64,
     submission: &Submission<'_>,
 ) -> Result<Answer, StoreError> {
-    let gpu_types = GpuTypes::of(settings, submission.asked);
+    let gpu_types = GpuTypes::from_settings(settings, submission.asked);
     let commands = match submission.script {
         Some(script) => commands_of(script, submission.words),
         None => command_of(submission.words, StartedBy::Srun(submission.tasks)),
@@ -156,7 +156,7 @@ pub fn submission(
         .map(|(forecast, _)| forecast)
         .max_by_key(|forecast| most(forecast));
 
-    let wanted = Wanted::of(submission.asked);
+    let wanted = Wanted::from_options(submission.asked);
     let request = fullest.and_then(|forecast| forecast.request(forecast.fullest()));
     let request_shards = request.and_then(|bytes| shards(bytes, shard));
     let tasks = submission.tasks.unwrap_or(1).max(1);
@@ -182,7 +182,7 @@ pub fn submission(
         } else {
             (
                 Action::Advise,
-                "no forecast of this job, and it asks for no GPU",
+                "no forecast of this job, and it requests no GPU",
             )
         };
         *decision = Decision {
@@ -202,7 +202,7 @@ pub fn submission(
         }
         *decision = decide(None, asked, largest, settings.mode);
         let done = match decision.action {
-            Action::Fill => "it asks for whole GPUs",
+            Action::Fill => "it requests whole GPUs",
             Action::None | Action::Advise | Action::Refuse => "nothing was changed",
         };
         decision.message = format!(
@@ -297,7 +297,7 @@ fn of_a_node(decision: &mut Decision, count: u64, tasks: u32, gpu_types: &GpuTyp
     let largest = gpu_types.largest_shards;
     if tasks == 1 && count > largest {
         decision.message = format!(
-            "the job asks for {count} shards, the largest GPU has {largest}: its task would get parts of several GPUs"
+            "the job requests {count} shards, the largest GPU has {largest}: its task would get parts of several GPUs"
         );
     } else if decision.action != Action::Refuse {
         let each = count.div_ceil(u64::from(tasks));
@@ -325,7 +325,7 @@ fn tasks_to_fill(known: &Known, asked: Option<u32>, settings: &Settings) -> Resu
         let tasks = tasks_of(forecast.gpus(), *by, asked)?;
         if all.is_some_and(|others| others != tasks) {
             return Err(
-                "its commands use different numbers of GPUs: ask for whole ones".to_owned(),
+                "its commands use different numbers of GPUs: request whole ones".to_owned(),
             );
         }
         all = Some(tasks);
@@ -333,7 +333,7 @@ fn tasks_to_fill(known: &Known, asked: Option<u32>, settings: &Settings) -> Resu
     let tasks = all.or(asked).unwrap_or(1);
     if tasks > 1 && !settings.shards_of_several_gpus {
         return Err(format!(
-            "this cluster has no shards of several GPUs for one job: ask for whole ones (--gpus={tasks})"
+            "this cluster has no shards of several GPUs for one job: request whole ones (--gpus={tasks})"
         ));
     }
     Ok(tasks)
@@ -344,7 +344,7 @@ fn tasks_of(gpus: u32, by: StartedBy, asked: Option<u32>) -> Result<u32, String>
     let several = || {
         Err(format!(
             "Slurm has no shards for a task that uses several GPUs: start a task for each of the {gpus} GPUs, \
-             or ask for whole ones (--gpus={gpus})"
+             or request whole ones (--gpus={gpus})"
         ))
     };
     match (by, asked) {
@@ -352,14 +352,14 @@ fn tasks_of(gpus: u32, by: StartedBy, asked: Option<u32>) -> Result<u32, String>
         (StartedBy::Script, Some(tasks)) if tasks == gpus => Ok(gpus),
         (StartedBy::Script, Some(tasks)) if gpus == 1 => Err(format!(
             "it has {tasks} tasks, of which one uses a GPU, and Slurm would count shards for each: \
-             ask for --ntasks=1 --cpus-per-task={tasks}"
+             request --ntasks=1 --cpus-per-task={tasks}"
         )),
         (StartedBy::Script, Some(_)) => several(),
         (StartedBy::Srun(own), asked) => {
             let tasks = own.or(asked).unwrap_or(1);
             if asked.is_some_and(|asked| asked != tasks) {
                 Err(format!(
-                    "srun starts {tasks} of the job's tasks: ask for --ntasks={tasks}"
+                    "srun starts {tasks} of the job's tasks: request --ntasks={tasks}"
                 ))
             } else if gpus == 1 || gpus == tasks {
                 Ok(tasks)
@@ -377,7 +377,7 @@ struct GpuTypes {
 }
 
 impl GpuTypes {
-    fn of(settings: &Settings, asked: &[String]) -> Self {
+    fn from_settings(settings: &Settings, asked: &[String]) -> Self {
         // `gpu:h100:2` names its kind.
         let words: Vec<&str> = asked
             .iter()
@@ -448,7 +448,9 @@ mod tests {
         fn with(forecast: Option<&Forecast>, mode: Mode) -> Self {
             let folder = tempfile::tempdir().expect("a folder");
             if let Some(forecast) = forecast {
-                Store::new(folder.path()).put(forecast).expect("written");
+                Store::new(folder.path())
+                    .save_forecast(forecast)
+                    .expect("written");
             }
             let settings = Settings {
                 store: folder.path().to_owned(),

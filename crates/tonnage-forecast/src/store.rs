@@ -88,7 +88,7 @@ impl Store {
     /// Keeps a forecast in place of an older one of the same key; the file.
     ///
     /// One that saw a part of the job does not replace one that saw all of it.
-    pub fn put(&self, forecast: &Forecast) -> Result<PathBuf, StoreError> {
+    pub fn save_forecast(&self, forecast: &Forecast) -> Result<PathBuf, StoreError> {
         let path = self.forecasts().join(file_name(&forecast.name));
         if !forecast.is_complete() && Forecast::read(&path).is_ok_and(|old| old.is_complete()) {
             return Err(StoreError::Whole(path));
@@ -289,7 +289,7 @@ mod tests {
                 .expect("an empty store")
                 .is_empty()
         );
-        let path = store.put(&forecast).expect("written");
+        let path = store.save_forecast(&forecast).expect("written");
         // One under the name of another job, one that is cut off, one that is huge, a folder, and one being written.
         fs::copy(&path, path.with_file_name("0123456789abcdef.json")).expect("copied");
         fs::write(path.with_file_name("cut.json"), "{\"schema_version\": 1").expect("written");
@@ -318,9 +318,12 @@ mod tests {
         let whole = forecast_of(&[30 * GIB]);
         let mut part = forecast_of(&[20 * GIB]);
         part.evidence[0].complete = false;
-        store.put(&part).expect("written");
-        store.put(&whole).expect("written");
-        assert!(matches!(store.put(&part), Err(StoreError::Whole(_))));
+        store.save_forecast(&part).expect("written");
+        store.save_forecast(&whole).expect("written");
+        assert!(matches!(
+            store.save_forecast(&part),
+            Err(StoreError::Whole(_))
+        ));
         assert_eq!(store.find(&whole.key).expect("read"), [whole]);
     }
 
@@ -329,7 +332,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Store::new(folder.path());
         let forecast = forecast_of(&[30 * GIB]);
-        store.put(&forecast).expect("written");
+        store.save_forecast(&forecast).expect("written");
         let observe = |job: &str, used: u64, ended: Ended| {
             let observation = Observation {
                 schema_version: ledger::SCHEMA_VERSION,

@@ -44,7 +44,7 @@ impl fmt::Display for Known {
     schemars(rename = "Figure_of_{T}")
 )]
 pub struct Figure<T> {
-    /// The value, in the unit the field's name or documentation says.
+    /// The value, in the unit of the field's name or documentation.
     pub value: T,
     /// Where the value was read (an issue, a repository, a document), with any reading that
     /// disagrees.

@@ -63,7 +63,7 @@ impl schemars::JsonSchema for ComputeCapability {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limits {
-    /// Bytes of shared memory a block may use without asking (`sharedMemPerBlock`).
+    /// Bytes of shared memory a block may use without a request (`sharedMemPerBlock`).
     pub shared_per_block: Figure<u64>,
     /// Bytes of shared memory a block may use after opting in (`sharedMemPerBlockOptin`).
     pub shared_per_block_optin: Figure<u64>,
@@ -81,7 +81,7 @@ pub struct Limits {
     pub blocks_per_sm: Figure<u32>,
 }
 
-/// How fast a GPU is at most, as NVIDIA publishes it, for each second. What is not published is none.
+/// How fast a GPU is at most, as NVIDIA publishes it, for each second. An unpublished figure is absent.
 ///
 /// Operations are dense ones, and of each type the highest figure that is published: times that are computed from them
 /// are lower bounds.
@@ -93,13 +93,13 @@ pub struct Peak {
     pub flops_8: Option<Figure<u64>>,
     /// In 16 bits.
     pub flops_16: Option<Figure<u64>>,
-    /// Of numbers of 32 bits that are rounded to TF32.
+    /// Operations on numbers of 32 bits that are rounded to TF32.
     pub flops_tf32: Option<Figure<u64>>,
     /// In 32 bits.
     pub flops_32: Option<Figure<u64>>,
     /// In 64 bits.
     pub flops_64: Option<Figure<u64>>,
-    /// Bytes of its own memory, read or written.
+    /// Bytes of device memory, read or written.
     pub memory_bytes: Option<Figure<u64>>,
     /// Bytes between it and the host, in one direction.
     pub host_bytes: Option<Figure<u64>>,

@@ -46,7 +46,7 @@ pub enum ImportError {
     Malformed {
         /// Where.
         offset: u64,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// Well-formed data that is something else.
@@ -60,7 +60,7 @@ pub enum ImportError {
     Value {
         /// Which value.
         what: String,
-        /// What was found.
+        /// The actual value.
         value: String,
     },
     /// A planning problem that cannot be read.

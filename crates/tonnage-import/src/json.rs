@@ -98,7 +98,7 @@ impl<R: Read> Parser<'_, '_, R> {
         }
         loop {
             if self.need()? != b'"' {
-                return Err(self.source.malformed("a key that is no string"));
+                return Err(self.source.malformed("a key that is not a string"));
             }
             self.string()?;
             let key = Values::text(self.values.stacks, &self.text)?;
@@ -168,7 +168,7 @@ impl<R: Read> Parser<'_, '_, R> {
         if self.source.take(word.len() as u64, 8)? == word {
             return Ok(value);
         }
-        Err(self.source.malformed("a word that is no JSON"))
+        Err(self.source.malformed("a word that is not JSON"))
     }
 
     /// Leaves the string in `self.text`.

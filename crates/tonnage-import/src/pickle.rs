@@ -84,7 +84,7 @@ impl<R: Read> Machine<'_, '_, R> {
             }
             0x94 => {
                 let index = self.memo.len();
-                self.put(index as u64)
+                self.save_memo(index as u64)
             }
             b'K' => {
                 let [number] = self.source.array()?;
@@ -238,15 +238,15 @@ impl<R: Read> Machine<'_, '_, R> {
             }
             b'p' => {
                 let index = self.number_line()?;
-                self.put(index)
+                self.save_memo(index)
             }
             b'q' => {
                 let [index] = self.source.array()?;
-                self.put(u64::from(index))
+                self.save_memo(u64::from(index))
             }
             b'r' => {
                 let index = u32::from_le_bytes(self.source.array()?);
-                self.put(u64::from(index))
+                self.save_memo(u64::from(index))
             }
             b'g' => {
                 let index = self.number_line()?;
@@ -283,7 +283,7 @@ impl<R: Read> Machine<'_, '_, R> {
                 let offset = self.source.offset() - 1;
                 return ImportError::Malformed {
                     offset,
-                    reason: format!("{opcode:#04x} is no pickle instruction"),
+                    reason: format!("{opcode:#04x} is not a pickle instruction"),
                 };
             }
         };
@@ -387,7 +387,7 @@ impl<R: Read> Machine<'_, '_, R> {
     }
 
     #[inline]
-    fn put(&mut self, index: u64) -> Result<(), ImportError> {
+    fn save_memo(&mut self, index: u64) -> Result<(), ImportError> {
         let value = self.top()?;
         let length = self.memo.len();
         if index == length as u64 && length < MAX_MEMO {

@@ -297,7 +297,7 @@ impl Parsed {
     }
 
     fn convert(mut values: Values<'_>, root: Value) -> Result<Self, ImportError> {
-        let top = Top::of(root, &values)?;
+        let top = Top::from_root(root, &values)?;
         let mut traces = Vec::new();
         if let Some(list) = top.device_traces {
             for trace in values.drain(list, "device_traces")? {
@@ -444,7 +444,7 @@ struct Top {
 }
 
 impl Top {
-    fn of(root: Value, values: &Values<'_>) -> Result<Self, ImportError> {
+    fn from_root(root: Value, values: &Values<'_>) -> Result<Self, ImportError> {
         // `torch.cuda.memory_snapshot()` is the bare list of segments.
         if matches!(values.view(root), View::List(_)) {
             return Ok(Self {
@@ -458,9 +458,9 @@ impl Top {
         };
         for (key, value) in values
             .pairs(root)
-            .ok_or_else(|| refuse("its outermost value is no dictionary"))?
+            .ok_or_else(|| refuse("its outermost value is not a dictionary"))?
         {
-            match values.words.of(*key) {
+            match values.words.word_of(*key) {
                 Word::Segments => top.segments = Some(*value),
                 Word::DeviceTraces => top.device_traces = Some(*value),
                 Word::AllocatorSettings => top.settings = Some(*value),
@@ -509,11 +509,11 @@ fn segments_of(
     for item in values.drain(list, "segments")? {
         let pairs = values.pairs(item).map(<[_]>::to_vec);
         let pairs = pairs.ok_or_else(|| ImportError::NotASnapshot {
-            reason: "a segment is no dictionary".to_owned(),
+            reason: "a segment is not a dictionary".to_owned(),
         })?;
         if !pairs
             .iter()
-            .any(|(key, _)| values.words.of(*key) == Word::TotalSize)
+            .any(|(key, _)| values.words.word_of(*key) == Word::TotalSize)
         {
             return Err(ImportError::NotASnapshot {
                 reason: "a segment has no total_size".to_owned(),
@@ -537,7 +537,7 @@ fn set_segment(
     values: &mut Values<'_>,
 ) -> Result<(), ImportError> {
     let view = values.view(value);
-    match values.words.of(key) {
+    match values.words.word_of(key) {
         Word::Device => segment.device = device_of(view)?,
         Word::Address => {
             segment.address = shape::address(value, values, "the address of a segment")?;
@@ -555,7 +555,7 @@ fn set_segment(
             segment.requested_size = shape::bytes(value, values, "requested_size of a segment")?;
         }
         Word::Stream => segment.stream = shape::address(value, values, "the stream of a segment")?,
-        Word::SegmentType => segment.is_large = values.words.of(value) == Word::Large,
+        Word::SegmentType => segment.is_large = values.words.word_of(value) == Word::Large,
         Word::SegmentPoolId => segment.pool = shape::pool(value, values)?,
         Word::IsExpandable => segment.is_expandable = view == View::Bool(true),
         Word::Frames => segment.stack = values.stack(value)?,
@@ -563,7 +563,7 @@ fn set_segment(
             for item in values.drain(value, "the blocks of a segment")? {
                 let block = values.block(item)?;
                 let block = block.ok_or_else(|| ImportError::NotASnapshot {
-                    reason: "a block is no dictionary".to_owned(),
+                    reason: "a block is not a dictionary".to_owned(),
                 })?;
                 segment.blocks.push(block);
             }
@@ -664,13 +664,13 @@ fn annotations_of(values: &mut Values<'_>, list: Value) -> Result<Vec<Event>, Im
         let pairs = values
             .pairs(item)
             .ok_or_else(|| ImportError::NotASnapshot {
-                reason: "an annotation is no dictionary".to_owned(),
+                reason: "an annotation is not a dictionary".to_owned(),
             })?;
         let mut mark = Event::new(Kind::MarkEnd);
         for (key, value) in pairs {
-            match values.words.of(*key) {
+            match values.words.word_of(*key) {
                 Word::Name => mark.name = value.as_text(),
-                Word::Stage if values.words.of(*value) == Word::Start => {
+                Word::Stage if values.words.word_of(*value) == Word::Start => {
                     mark.kind = Kind::MarkStart;
                 }
                 Word::Device => mark.device = device_of(values.view(*value))?,
@@ -749,7 +749,7 @@ fn notes_of(values: &Values<'_>, top: &Top) -> Vec<String> {
     );
     note(
         events && !values.has_seen(Word::PoolId),
-        "events do not say their pool".to_owned(),
+        "events do not name their pool".to_owned(),
     );
     note(
         events && !values.has_seen(Word::Frames),

@@ -96,7 +96,7 @@ impl Words {
 
     /// The word of a value that is a text.
     #[inline]
-    pub(crate) fn of(&self, value: Value) -> Word {
+    pub(crate) fn word_of(&self, value: Value) -> Word {
         value
             .as_text()
             .map_or(Word::Other, |text| self.of_text(text))
@@ -141,7 +141,7 @@ impl Entry {
         value: Value,
         values: &mut Values<'_>,
     ) -> Result<(), ImportError> {
-        let word = values.words.of(key);
+        let word = values.words.word_of(key);
         values.seen |= 1 << (word as u8);
         match word {
             Word::Action => self.action = value.as_text(),
@@ -155,8 +155,8 @@ impl Entry {
                 self.time = nanoseconds(value, values, "the time of an event")?;
                 self.has_time = true;
             }
-            Word::CompileContext => self.context = told(value, values),
-            Word::UserMetadata => self.metadata = told(value, values),
+            Word::CompileContext => self.context = read_text(value, values),
+            Word::UserMetadata => self.metadata = read_text(value, values),
             Word::PoolId => {
                 let pool = pool(value, values)?;
                 self.has_pool = pool.is_some();
@@ -257,7 +257,7 @@ impl Block {
         value: Value,
         values: &mut Values<'_>,
     ) -> Result<(), ImportError> {
-        match values.words.of(key) {
+        match values.words.word_of(key) {
             Word::Address => self.address = address(value, values, "the address of a block")?,
             Word::Size => self.size = bytes(value, values, "the size of a block")?,
             Word::RequestedSize => {
@@ -272,7 +272,7 @@ impl Block {
 }
 
 fn state(value: Value, values: &Values<'_>) -> Result<BlockState, ImportError> {
-    match values.words.of(value) {
+    match values.words.word_of(value) {
         Word::ActiveAllocated => Ok(BlockState::Allocated),
         Word::ActivePendingFree | Word::ActiveAwaitingFree => Ok(BlockState::PendingFree),
         Word::Inactive => Ok(BlockState::Inactive),
@@ -289,7 +289,7 @@ fn state(value: Value, values: &Values<'_>) -> Result<BlockState, ImportError> {
 }
 
 /// A meaningful text: not empty and not PyTorch's "N/A".
-fn told(value: Value, values: &Values<'_>) -> Option<TextId> {
+fn read_text(value: Value, values: &Values<'_>) -> Option<TextId> {
     value.as_text().filter(|text| {
         !matches!(
             values.words.of_text(*text),

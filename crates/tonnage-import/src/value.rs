@@ -327,7 +327,7 @@ impl<'a> Values<'a> {
         }
         if self.maps.all.len().max(self.items.all.len()) > MAX_GENERAL {
             return Err(ImportError::TooLarge {
-                what: "lists or dictionaries that are no part of a snapshot",
+                what: "lists or dictionaries that are not part of a snapshot",
                 limit: MAX_GENERAL as u64,
             });
         }
@@ -362,7 +362,7 @@ impl<'a> Values<'a> {
     /// Appends to a list.
     pub(crate) fn extend_list(&mut self, list: Value, new: &[Value]) -> Result<(), ImportError> {
         let View::List(id) = self.view(list) else {
-            return Err(odd("appends to something that is no list"));
+            return Err(odd("appends to something that is not a list"));
         };
         if new.is_empty() {
             return Ok(());
@@ -390,7 +390,7 @@ impl<'a> Values<'a> {
     /// Sets keys of a dictionary, given as key, value, key, value.
     pub(crate) fn extend_dict(&mut self, dict: Value, new: &[Value]) -> Result<(), ImportError> {
         let View::Dict(id) = self.view(dict) else {
-            return Err(odd("sets keys of something that is no dictionary"));
+            return Err(odd("sets keys of something that is not a dictionary"));
         };
         if !new.len().is_multiple_of(2) {
             return Err(odd("sets a key without a value"));
@@ -433,7 +433,7 @@ impl<'a> Values<'a> {
     fn recognise(&mut self, id: u32, pairs: &[[Value; 2]]) -> Result<bool, ImportError> {
         let mut found = 0_u32;
         for [key, _] in pairs {
-            found |= self.words.of(*key).bit();
+            found |= self.words.word_of(*key).bit();
             // Every writer puts it first.
             if found & Word::Action.bit() != 0 {
                 break;
@@ -466,7 +466,7 @@ impl<'a> Values<'a> {
     fn make_frame(&mut self, pairs: &[[Value; 2]]) -> Option<Dict> {
         let (mut function, mut file, mut line) = (None, None, 0);
         for [key, value] in pairs {
-            match (self.words.of(*key), self.view(*value)) {
+            match (self.words.word_of(*key), self.view(*value)) {
                 (Word::Name, View::Text(text)) => function = Some(text),
                 (Word::Filename, View::Text(text)) => file = Some(text),
                 (Word::Line, View::Int(number)) => line = u64::try_from(number).unwrap_or(0),
@@ -571,7 +571,7 @@ impl<'a> Values<'a> {
     pub(crate) fn drain(&mut self, value: Value, what: &str) -> Result<Vec<Value>, ImportError> {
         let View::List(id) = self.view(value) else {
             return Err(ImportError::NotASnapshot {
-                reason: format!("{what} is no list"),
+                reason: format!("{what} is not a list"),
             });
         };
         match self.lists[id as usize] {

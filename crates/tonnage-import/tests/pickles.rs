@@ -197,7 +197,7 @@ fn json_reads_the_same() {
 const CPP_WRITER: &str = r"
 import struct
 memo = {}; result = bytearray(b'\x80\x02')
-def put(key):
+def put_key(key):
     index = memo[key] = len(memo)
     result.extend(b'q' + bytes([index]) if index < 256 else b'r' + struct.pack('<I', index))
 def save(value):
@@ -212,18 +212,18 @@ def save(value):
         else: result.extend(b'\x8a\x08' + struct.pack('<Q', value) if value < 1 << 63 else b'\x8a\x09' + struct.pack('<Q', value) + b'\0')
     elif isinstance(value, float): result.extend(b'G' + struct.pack('>d', value))
     elif isinstance(value, str):
-        raw = value.encode(); result.extend(b'X' + struct.pack('<I', len(raw)) + raw); put(key)
+        raw = value.encode(); result.extend(b'X' + struct.pack('<I', len(raw)) + raw); put_key(key)
     elif isinstance(value, tuple):
         for item in value: save(item)
         result.extend(b'\x86')
     elif isinstance(value, list):
         result.extend(b'](')
         for item in value: save(item)
-        result.extend(b'e'); put(key)
+        result.extend(b'e'); put_key(key)
     elif isinstance(value, dict):
         result.extend(b'}(')
         for name, item in value.items(): save(name); save(item)
-        result.extend(b'u'); put(key)
+        result.extend(b'u'); put_key(key)
 save(snapshot); out.write(bytes(result) + b'.')
 ";
 
@@ -416,13 +416,16 @@ fn impossible_values_are_named() {
         ),
         (
             "snapshot = 5",
-            "not a PyTorch memory snapshot: its outermost value is no dictionary",
+            "not a PyTorch memory snapshot: its outermost value is not a dictionary",
         ),
         (
             "snapshot['device_traces'] = [[5]]",
             "an event has no action",
         ),
-        ("snapshot['device_traces'] = 5", "device_traces is no list"),
+        (
+            "snapshot['device_traces'] = 5",
+            "device_traces is not a list",
+        ),
     ] {
         let error = parse(&python(&format!(
             "{statement}\nout.write(pickle.dumps(snapshot))"

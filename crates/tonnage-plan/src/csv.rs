@@ -34,13 +34,13 @@ pub enum PlannerError {
     Line {
         /// Counted from 1.
         line: u64,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
     },
 }
 
 impl PlannerError {
-    /// What to do about it.
+    /// The fix.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Io(_) => "check that the file is still there and readable",
@@ -67,7 +67,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(header: &ByteRecord) -> Option<Self> {
+    fn from_header(header: &ByteRecord) -> Option<Self> {
         let names: Vec<String> = header
             .iter()
             .map(|name| String::from_utf8_lossy(name.trim_ascii()).to_ascii_lowercase())
@@ -117,7 +117,9 @@ impl<R: Read> ProblemReader<R> {
         let mut records = Records::new(source);
         // A file without any line names no columns either.
         let is_there = records.advance()?;
-        let columns = is_there.then(|| Columns::of(&records.record)).flatten();
+        let columns = is_there
+            .then(|| Columns::from_header(&records.record))
+            .flatten();
         Ok(Self {
             columns: columns.ok_or(PlannerError::Header)?,
             records,
@@ -242,7 +244,7 @@ pub fn is_header(first: &[u8]) -> bool {
     let mut records = Records::new(line.unwrap_or_default());
     records
         .advance()
-        .is_ok_and(|is_there| is_there && Columns::of(&records.record).is_some())
+        .is_ok_and(|is_there| is_there && Columns::from_header(&records.record).is_some())
 }
 
 /// The records of a file.

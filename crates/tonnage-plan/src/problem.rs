@@ -129,7 +129,7 @@ impl Buffer {
 ///
 /// // A small fast memory, and a large one in which every byte costs more.
 /// let mut problem = Problem::new();
-/// let fast = problem.add_space(Space::of(1024));
+/// let fast = problem.add_space(Space::with_capacity(1024));
 /// let slow = problem.add_space(Space { cost: 10, ..Space::default() });
 /// let small = problem.add(Buffer::new(1000, 0..4));
 /// let large = problem.add(Buffer::new(4000, 0..4));
@@ -150,7 +150,7 @@ pub struct Space {
 
 impl Space {
     /// A space of this capacity.
-    pub const fn of(capacity: u64) -> Self {
+    pub const fn with_capacity(capacity: u64) -> Self {
         Self {
             capacity: Some(capacity),
             cost: 0,
@@ -189,7 +189,7 @@ impl Problem {
     /// A problem without buffers, in one space of this capacity.
     pub fn fitting(capacity: u64) -> Self {
         Self {
-            spaces: vec![Space::of(capacity)],
+            spaces: vec![Space::with_capacity(capacity)],
             ..Self::default()
         }
     }

@@ -34,7 +34,7 @@ impl Node {
         best: GONE,
     };
 
-    fn of(entries: &[Entry]) -> Self {
+    fn from_entries(entries: &[Entry]) -> Self {
         let present = entries.iter().filter(|entry| entry.key > GONE);
         present.fold(Self::EMPTY, |node, entry| {
             node.with(&Self {
@@ -122,7 +122,7 @@ impl Tree {
 
     fn total(&mut self, node: usize, level: u32, from: usize, to: usize) -> Node {
         let total = if level == self.depth {
-            Node::of(&self.entries[from..to])
+            Node::from_entries(&self.entries[from..to])
         } else {
             let middle = from + (to - from) / 2;
             let left = self.total(2 * node + 1, level + 1, from, middle);
@@ -152,7 +152,7 @@ impl Tree {
             }
         }
         // Bounds shrink with what is left, or late questions would look into many that hold nothing for them.
-        let mut now = Node::of(&self.entries[from..to]);
+        let mut now = Node::from_entries(&self.entries[from..to]);
         loop {
             if self.nodes[node] == now {
                 break;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The Python module `tonnage._tonnage`: the command, and the command as a function.
 //!
-//! It is thin on purpose. Questions go to [`tonnage_cli::ask`] as the words one would type, and come back as JSON and
-//! text, so the Python library cannot differ from the command. What reads well in Python is written in Python
+//! It is thin on purpose. Calls go to [`tonnage_cli::ask`] as the words of a command line, and come back as JSON and
+//! text, so the Python library cannot differ from the command. The readable interface is written in Python
 //! (`python/tonnage`).
 //!
 //! The shared object is also the allocator that PyTorch can load: it exports the C functions of `tonnage-torch`.
@@ -60,8 +60,8 @@ fn answered(reply: Result<tonnage_cli::Reply, tonnage_cli::Failure>) -> Reply {
     }
 }
 
-/// Runs a job dry: `words` are those of `tonnage run`, the rest is where the job runs and a file or pipe for its output.
-/// Answers as `ask` does. Ctrl-C ends the job before it raises.
+/// Runs a job dry: `words` are those of `tonnage run`, the rest is where the job runs and a file or pipe for its
+/// output. Returns the same as `ask`. Ctrl-C ends the job before it raises.
 #[pyfunction]
 #[pyo3(signature = (words, folder=None, environment=Vec::new(), output=None))]
 fn dry_run(
@@ -129,7 +129,7 @@ fn joined(
     Ok(count)
 }
 
-/// Some work on a thread of its own, so that other Python threads go on and Ctrl-C is heard.
+/// Runs work on a separate thread, so that other Python threads continue and Ctrl-C works.
 struct Worker<T> {
     receiver: Mutex<Receiver<T>>,
 }
@@ -139,7 +139,7 @@ impl<T: Send + 'static> Worker<T> {
         let (sender, receiver) = channel();
         std::thread::Builder::new()
             .name("tonnage".to_owned())
-            // The receiver is gone if Ctrl-C came first; nobody waits for the result then.
+            // The receiver is gone if Ctrl-C came first; no thread waits for the result then.
             .spawn(move || drop(sender.send(work())))?;
         Ok(Self {
             receiver: Mutex::new(receiver),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes and reads back a long recording and says how fast and in how much memory: `stream_events FILE [EVENTS]`.
+//! Writes and reads back a long recording and reports how fast and in how much memory: `stream_events FILE [EVENTS]`.
 //!
 //! The memory is the kernel's high-water mark of the process (Linux only).
 

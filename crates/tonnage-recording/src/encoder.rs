@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns columns into the bytes of the file, by a second thread where that saves time.
 //!
-//! Compressing columns takes about as long as making them. So from the second batch on a thread of its own encodes, a
+//! Compressing columns takes about as long as making them. So from the second batch on a separate thread encodes, a
 //! bounded number of batches behind, and gives the bytes back in order: they are the same bytes. A short recording, a
 //! machine with one processor and a process that gets no thread encode as they go.
 
@@ -29,7 +29,7 @@ pub(crate) struct Encoder {
     batches: u64,
 }
 
-/// Who encodes.
+/// The place where batches are encoded.
 enum Encode {
     Here(Box<Stream>),
     There(Thread),
@@ -148,7 +148,7 @@ impl Thread {
         let work = move || {
             let mut stream = taken.recv().ok()?;
             while let Ok(batch) = todo.recv() {
-                // Whoever no longer waits for the bytes has stopped at an error.
+                // A receiver that no longer waits for the bytes has stopped at an error.
                 done.send(stream.batch(&batch)).ok()?;
             }
             Some(stream)

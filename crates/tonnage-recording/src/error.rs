@@ -23,7 +23,7 @@ pub enum ReadError {
     /// The file is not a tonnage trace.
     #[error("not a tonnage trace: {reason}")]
     NotATrace {
-        /// What was found instead.
+        /// The reason, from the contents that were read instead.
         reason: String,
     },
     /// The file stops inside its header.
@@ -47,23 +47,23 @@ pub enum ReadError {
         offset: u64,
         /// Rows read before.
         row: u64,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// The recording asks for more than a reader gives.
+    /// The recording requests more than a reader gives.
     #[error("the recording exceeds a limit at row {row}: more than {limit} {what}")]
     TooLarge {
         /// Rows read before.
         row: u64,
         /// The limit.
         limit: u64,
-        /// What it limits.
+        /// The limited quantity.
         what: &'static str,
     },
 }
 
 impl ReadError {
-    /// What to do next.
+    /// The next step for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Io { .. } => "check that the file is still there and readable",
@@ -106,7 +106,7 @@ pub enum WriteError {
     /// An id does not come from the writer's own table.
     #[error("an event refers to {what} {id}, which is not in the writer's table")]
     UnknownId {
-        /// What kind of id.
+        /// The kind of id.
         what: &'static str,
         /// The id.
         id: u32,
@@ -123,7 +123,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// What to do next.
+    /// The next step for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Io(_) | Self::Stopped => {

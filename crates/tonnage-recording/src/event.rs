@@ -35,7 +35,7 @@ pub struct Uses {
 /// One thing that happened, or one part of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The kind of the event.
     pub kind: Kind,
     /// Which process, numbered by the recorder from 0 (not the operating system's id; that is a `meta` fact).
     pub process: u32,
@@ -49,7 +49,7 @@ pub struct Event {
     pub address: u64,
     /// Bytes (see the kind for which), or a count for [`Kind::Unmodelled`].
     pub size: u64,
-    /// Bytes the program asked for, in kinds that tell them apart from `size`.
+    /// Bytes the program requested, in kinds that distinguish them from `size`.
     pub requested: u64,
     /// Bytes the driver had left, in [`Kind::Oom`] and [`Kind::DriverOom`].
     pub free: u64,
@@ -61,7 +61,7 @@ pub struct Event {
     pub in_use: Option<u64>,
     /// When the device used the block, in rows that end it and in [`Kind::Used`]; `None` if not recorded.
     pub uses: Option<Uses>,
-    /// The pool; `None` if the recording does not say.
+    /// The pool; `None` if the recording does not have it.
     pub pool: Option<Pool>,
     /// Where it happened, innermost frame.
     pub stack: Option<StackId>,

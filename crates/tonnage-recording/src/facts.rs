@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The keys of the facts that a dry run or `tonnage record` writes, beside those of [`meta`]. No key is defined elsewhere.
+//! The keys of the facts that a dry run or `tonnage record` writes, beside those of [`meta`]. No key is defined
+//! elsewhere.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,7 @@ pub const PROCESS_COMMAND: &str = "process.command";
 pub const GPU_COUNT: &str = "gpu.count";
 /// The catalogue's name of the GPU.
 pub const GPU_ID: &str = "gpu.id";
-/// How a figure is known that the device itself said while the job ran.
+/// The basis of a figure that the device itself reported while the job ran.
 pub const MEASURED: &str = "measured";
 /// How the capacity is known: read, rounded, assumed, given, measured.
 pub const GPU_CAPACITY_KNOWN: &str = "gpu.capacity.known";
@@ -30,7 +31,7 @@ pub const ENDING: &str = "run.ending";
 pub const FAILED_PROCESS: &str = "run.failed_process";
 /// How many ranks the job has of which only some were run.
 pub const WORLD_SIZE: &str = "run.world_size";
-/// The beginning of the name of a fact: a rank that does something else than the process that says so.
+/// The beginning of the name of a fact: a rank that does something else than the process that reports it.
 pub const DIFFERING_RANK: &str = "process.differing_rank.";
 /// The ranks that were run, as numbers with commas.
 pub const RANKS: &str = "run.ranks";
@@ -48,7 +49,7 @@ pub const LEFT_WITHOUT_GPU: &str = "run.left_without_gpu";
 pub const INTERRUPTED: &str = "run.interrupted";
 /// Which values a process read that were not computed, and which sizes depended on such values, as JSON.
 pub const VALUES: &str = "process.values";
-/// What a process had the GPU do, as JSON.
+/// The operations that a process had the GPU do, as JSON.
 pub const COSTS: &str = "process.costs";
 /// How many ranks the first communicator of NCCL has that a process made.
 pub const COMMUNICATOR: &str = "process.communicator";
@@ -59,9 +60,9 @@ pub const NCCL_BUFFERS: &str = "process.nccl_buffers";
 pub const FREES_WAIT: &str = "process.frees_wait";
 /// A change that was to be made to the program, and what became of it, as JSON; one fact for each.
 pub const CHANGE: &str = "process.change";
-/// When a process was stopped before its end, as was asked for.
+/// When a process was stopped before its end, as was requested.
 pub const ENDED_EARLY: &str = "process.ended_early";
-/// What a rank waits for that does not come, as JSON.
+/// The message that a rank waits for and that does not come, as JSON.
 pub const DEADLOCK: &str = "process.deadlock";
 /// A user of a device that a dry run cannot follow, as JSON; one fact for each.
 pub const FOREIGN: &str = "run.foreign";
@@ -100,7 +101,7 @@ pub const FILES: &str = "run.files";
 /// From where on rows are missing, and why.
 pub const INCOMPLETE: &str = "recording.incomplete";
 
-/// What NCCL's own buffers take in a process, by the communicators that it used.
+/// The memory of NCCL's own buffers in a process, by the communicators that it used.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct NcclBuffers {
     /// How many there were at once, at most.

@@ -20,7 +20,7 @@ pub enum Column {
     Address,
     /// `size`: bytes, or a count for `unmodelled`.
     Size,
-    /// `requested`: bytes the program asked for.
+    /// `requested`: bytes the program requested.
     Requested,
     /// `free`: bytes the driver reported as free.
     Free,
@@ -59,7 +59,7 @@ impl Column {
 pub struct Columns(u8);
 
 impl Columns {
-    const fn of(columns: &[Column]) -> Self {
+    const fn from_list(columns: &[Column]) -> Self {
         let mut bits = 0;
         let mut index = 0;
         while index < columns.len() {
@@ -77,7 +77,7 @@ impl Columns {
 
 macro_rules! kinds {
     ($($variant:ident $name:literal [$($column:ident)*] $doc:literal;)*) => {
-        /// What a row says happened.
+        /// The event of a row.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         #[non_exhaustive]
@@ -96,10 +96,10 @@ macro_rules! kinds {
 
             /// The columns that are never null in a row of this kind.
             pub const fn columns(self) -> Columns {
-                match self { $(Self::$variant => const { Columns::of(&[$(Column::$column,)*]) },)* }
+                match self { $(Self::$variant => const { Columns::from_list(&[$(Column::$column,)*]) },)* }
             }
 
-            /// What the kind means, in one sentence.
+            /// The meaning of the kind, in one sentence.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => $doc,)* }
             }
@@ -110,10 +110,10 @@ macro_rules! kinds {
 kinds! {
     Meta "meta" [] "A fact about the recording or one process: `name` is the key, `text` the value.";
     Frame "frame" [] "One frame of a stack: `id`, `stack` (the caller's frame, null for the outermost), `name` (function), `file`, `line`.";
-    Mark "mark" [] "A named moment: `name`; `text` says what sort (`step`), null for the user's own.";
-    MarkStart "mark_start" [] "A named range begins: `name`; `text` says what sort (`phase`, `module`), null for the user's own.";
+    Mark "mark" [] "A named moment: `name`; `text` is its sort (`step`), null for the user's own.";
+    MarkStart "mark_start" [] "A named range begins: `name`; `text` is its sort (`phase`, `module`), null for the user's own.";
     MarkEnd "mark_end" [] "A named range ends: `name` and `text` as where it began.";
-    Alloc "alloc" [Device Stream Address Requested] "PyTorch handed out a block; `requested` is what was asked for, `size` what the block takes, if known.";
+    Alloc "alloc" [Device Stream Address Requested] "PyTorch handed out a block; `requested` is the requested size, `size` what the block takes, if known.";
     FreeRequested "free_requested" [Device Stream Address Requested] "The program freed a block; `requested` and `size` as in `alloc`.";
     FreeCompleted "free_completed" [Device Stream Address Requested] "The block became free; `address` is before merging with neighbours.";
     SegmentAlloc "segment_alloc" [Device Stream Address Size] "PyTorch obtained a segment from the driver.";
@@ -128,7 +128,7 @@ kinds! {
     InitialBlock "initial_block" [Device Stream Address Size Requested] "A block of the initial_segment row above it; `name` is its state.";
     FinalSegment "final_segment" [Device Stream Address Size Requested] "A segment that existed after the last event; `name` is small or large, `text` is expandable or null.";
     FinalBlock "final_block" [Device Stream Address Size Requested] "A block of the final_segment row above it; `name` is its state.";
-    DriverMalloc "driver_malloc" [Device Address Size Requested] "The driver handed out memory (cuMemAlloc); `size` is what it took, `requested` what was asked.";
+    DriverMalloc "driver_malloc" [Device Address Size Requested] "The driver handed out memory (cuMemAlloc); `size` is what it took, `requested` the requested size.";
     DriverFree "driver_free" [Device Address Size] "Memory went back to the driver (cuMemFree).";
     DriverCreate "driver_create" [Device Size Handle] "Physical memory was created (cuMemCreate).";
     DriverRelease "driver_release" [Device Size Handle] "Physical memory was released (cuMemRelease).";
@@ -143,12 +143,12 @@ kinds! {
     PoolMalloc "pool_malloc" [Device Stream Address Size] "The driver's stream-ordered pool handed out memory (cuMemAllocAsync).";
     PoolFree "pool_free" [Device Stream Address Size] "Memory went back to the driver's stream-ordered pool (cuMemFreeAsync).";
     Unmodelled "unmodelled" [Size] "A call the recorder does not model: `name` is the call, `size` how often.";
-    Owner "owner" [Device Address] "Whose a live block is: `name` is the tensor, `text` the category and, after a space, its type and shape.";
+    Owner "owner" [Device Address] "The owner of a live block: `name` is the tensor, `text` the category and, after a space, its type and shape.";
     ManagedAlloc "managed_alloc" [Device Address Size Requested] "Managed memory was allocated (cuMemAllocManaged): it moves between host and device, so no device is charged.";
     ManagedFree "managed_free" [Device Address Size] "Managed memory was freed.";
-    PoolTrim "pool_trim" [Device] "A stream-ordered pool gave memory back to the device; `charged` and `in_use` say what is left.";
-    Holder "holder" [Device Address] "What holds a live block, as Python said at this moment: `name` is the variable, `text` the sort of holder and, after a space, its file and line.";
-    Measured "measured" [Device Free] "A real device said how much is in use: `charged` by this process, `in_use` by all; `free` is the rest. `name` is `computed` where it follows from the last reading and PyTorch's own rows.";
+    PoolTrim "pool_trim" [Device] "A stream-ordered pool gave memory back to the device; `charged` and `in_use` are what is left.";
+    Holder "holder" [Device Address] "The holder of a live block, as Python reported it at this moment: `name` is the variable, `text` the sort of holder and, after a space, its file and line.";
+    Measured "measured" [Device Free] "A real device reported how much is in use: `charged` by this process, `in_use` by all; `free` is the rest. `name` is `computed` where it follows from the last reading and PyTorch's own rows.";
     Used "used" [Device Address] "The uses of a block that is alive at the end of the process.";
 }
 

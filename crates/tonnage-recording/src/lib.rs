@@ -3,7 +3,7 @@
 //!
 //! A recording is a sequence of [`Event`]s (requests, frees, segments, driver calls, marks), a [`StackTable`]
 //! that their stacks and texts live in, and [`Meta`] facts about the run. Everything tonnage does starts from
-//! it, whoever made it: a dry run, a capture on a GPU, or an importer. [`Writer`] and [`Reader`] stream it;
+//! it, whatever its source: a dry run, a capture on a GPU, or an importer. [`Writer`] and [`Reader`] stream it;
 //! [`Trace`] holds a whole one in memory. `docs/trace-format.md` is the file, byte for byte.
 //!
 //! One table with one schema was chosen over several files or a private format, because pandas, polars and
@@ -12,7 +12,7 @@
 //! it carries.
 //!
 //! **Invariant:** the same calls on a [`Writer`] give the same bytes; a [`Reader`] never panics and never holds
-//! more than the limits in [`limits`], whatever the file says.
+//! more than the limits in [`limits`], whatever the file contains.
 #![forbid(unsafe_code)]
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 

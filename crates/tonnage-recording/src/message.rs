@@ -4,7 +4,7 @@
 //! arrow-ipc's own stream reader trusts lengths it finds in the file: a message may announce a body of
 //! exabytes, a compressed buffer may announce any uncompressed size, and both are allocated before they are
 //! read. So the framing is done here: every length is compared with [`limits`] and with the bytes that are
-//! really there before arrow sees a message. What arrow is given is whole, in range and of bounded size.
+//! really there before arrow sees a message. The input of arrow is whole, in range and of bounded size.
 //!
 //! A stream that stops inside a message is not an error at this level but [`Next::Cut`].
 
@@ -13,7 +13,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use arrow_buffer::Buffer;
 use arrow_ipc::{CompressionType, MessageHeader, RecordBatch};
 
-/// What a reader accepts. A writer stays far below all of them.
+/// The limits of a reader. A writer stays far below all of them.
 pub mod limits {
     /// Bytes of a message's header.
     pub const HEADER: u64 = 1 << 20;
@@ -41,7 +41,7 @@ pub(crate) struct Message {
     pub(crate) body: Buffer,
 }
 
-/// What comes next in the stream.
+/// The next item of the stream.
 pub(crate) enum Next {
     /// A whole message.
     Message(Message),
@@ -126,7 +126,7 @@ impl<R: Read> Messages<R> {
         }))
     }
 
-    /// Appends up to `length` bytes; says whether all of them were there. Memory grows with what is read, not
+    /// Appends up to `length` bytes; reports whether all of them were there. Memory grows with what is read, not
     /// with what is announced.
     fn fill(&mut self, into: &mut Vec<u8>, length: u64) -> Result<bool, Fault> {
         let got = self
@@ -142,7 +142,7 @@ impl<R: Read> Messages<R> {
 
 /// Where in a file the recording behind the first one begins, if there is one. Bodies are passed over, not read.
 ///
-/// What is odd about the first is not found out here: whoever reads it will.
+/// Errors in the first one are not detected here but when it is read.
 pub fn second_recording<S: Read + Seek>(mut source: S) -> io::Result<Option<u64>> {
     let length = source.seek(SeekFrom::End(0))?;
     let mut at = source.seek(SeekFrom::Start(0))?;
@@ -172,7 +172,7 @@ pub fn second_recording<S: Read + Seek>(mut source: S) -> io::Result<Option<u64>
 }
 
 fn body_length(header: &[u8]) -> Result<u64, Fault> {
-    // What the library says of it is a dump of its own insides.
+    // The library's description of the error is a dump of its internals.
     let message = arrow_ipc::root_as_message(header)
         .map_err(|_| Fault::damaged("its header is not a valid flatbuffer"))?;
     u64::try_from(message.bodyLength())
@@ -189,7 +189,7 @@ fn body_length(header: &[u8]) -> Result<u64, Fault> {
 
 /// Checks all lengths inside a batch against its body.
 fn check(header: &[u8], body: &[u8]) -> Result<(), Fault> {
-    // What the library says of it is a dump of its own insides.
+    // The library's description of the error is a dump of its internals.
     let message = arrow_ipc::root_as_message(header)
         .map_err(|_| Fault::damaged("its header is not a valid flatbuffer"))?;
     match message.header_type() {

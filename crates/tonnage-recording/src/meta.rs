@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts about a recording: who made it, on what, and what is not known.
 //!
-//! Free key and value, so that a recorder can say more than this version understands; the keys that tonnage
+//! Free key and value, so that a recorder can record more than this version understands; the keys that tonnage
 //! itself writes and reads are the constants below. A later fact with the same key and process replaces an
 //! earlier one, which lets a recorder correct itself at the end of a run.
 
@@ -49,5 +49,5 @@ pub const WHOLE_JOB: &str = "whole";
 pub const PROCESS_ID: &str = "process.id";
 /// Rank of the process in a distributed run.
 pub const PROCESS_RANK: &str = "process.rank";
-/// Something the recording cannot say; one fact per gap, with a number appended to the key: `unknown.0`.
+/// Something the recording cannot contain; one fact per gap, with a number appended to the key: `unknown.0`.
 pub const UNKNOWN: &str = "unknown";

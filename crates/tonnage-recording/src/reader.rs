@@ -65,7 +65,7 @@ pub struct Reader<R> {
     failed: bool,
 }
 
-/// What has been taken in so far.
+/// The items that were read so far.
 #[derive(Debug, Default)]
 struct Intake {
     stacks: StackTable,
@@ -259,7 +259,7 @@ thread_local! {
 
 /// Whether a panic of this thread is one that the reader expects of arrow and turns into an error.
 ///
-/// For panic hooks: such a panic is no bug to tell the user of.
+/// For panic hooks: such a panic is not a bug to report to the user.
 pub fn panic_is_guarded() -> bool {
     GUARDED.get()
 }
@@ -292,7 +292,7 @@ fn decode_schema(header: &[u8]) -> Result<SchemaRef, ArrowError> {
     let message = parse(header)?;
     let schema = message
         .header_as_schema()
-        .ok_or_else(|| ArrowError::ParseError("the first message is no schema".to_owned()))?;
+        .ok_or_else(|| ArrowError::ParseError("the first message is not a schema".to_owned()))?;
     Ok(Arc::new(arrow_ipc::convert::try_fb_to_schema(schema)?))
 }
 

@@ -2,7 +2,8 @@
 //! The rows of a batch, and the columns that they become.
 //!
 //! Rows are kept as they come and turned into columns one column after the other: that is cheaper than adding each row
-//! to twenty columns. What few rows have (texts, the fields of frames) is kept beside them with the number of its row.
+//! to twenty columns. Values that few rows have (texts, the fields of frames) are kept beside them with the number of
+//! its row.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub(crate) struct Rows {
     pub(crate) text_bytes: usize,
 }
 
-/// What only the row of a frame has, beside its texts.
+/// The fields that only the row of a frame has, beside its texts.
 #[derive(Clone, Copy, Debug)]
 struct FrameFields {
     row: usize,
@@ -155,7 +156,7 @@ impl Rows {
         value: impl Fn(&Event) -> Option<T::Native>,
     ) -> ArrayRef {
         let mut builder = PrimitiveBuilder::<T>::with_capacity(self.len());
-        // What a column has, it has in most rows or in few.
+        // A column has its values in most rows or in few.
         let mut absent = 0;
         for event in &self.events {
             if let Some(value) = value(event) {

@@ -72,7 +72,7 @@ pub(crate) fn kinds() -> Arc<StringArray> {
     Arc::new(Kind::ALL.iter().map(|kind| Some(kind.name())).collect())
 }
 
-/// What the header of a file says about itself.
+/// The description of a file in its header.
 #[derive(Clone, Debug)]
 pub(crate) struct Header {
     pub(crate) version: (u32, u32),

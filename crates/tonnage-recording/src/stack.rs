@@ -26,7 +26,7 @@ macro_rules! id {
                 self.0.get()
             }
 
-            /// The id with this number; none for 0. Whether it exists is the table's to say.
+            /// The id with this number; none for 0. The table determines whether it exists.
             pub const fn from_raw(number: u32) -> Option<Self> {
                 match NonZeroU32::new(number) {
                     Some(number) => Some(Self(number)),

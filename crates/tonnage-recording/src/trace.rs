@@ -33,7 +33,7 @@ pub struct Trace {
     pub producer: String,
     /// Facts, in the order of the file.
     pub meta: Vec<Meta>,
-    /// What the ids in events refer to.
+    /// The stacks that the ids in events refer to.
     pub stacks: StackTable,
     /// Events, in the order of the file: chronological for each device of each process.
     pub events: Vec<Event>,

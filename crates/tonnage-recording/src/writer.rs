@@ -169,7 +169,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes out what is collected, as a batch of its own, and flushes the destination.
+    /// Writes out what is collected, as its own batch, and flushes the destination.
     pub fn flush(&mut self) -> Result<(), WriteError> {
         self.ready()?;
         self.write_all()?;

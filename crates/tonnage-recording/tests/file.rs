@@ -388,7 +388,7 @@ proptest! {
     }
 }
 
-/// A recording of one event at `address`, with what a driver's row says of the device.
+/// A recording of one event at `address`, with a driver's row about the device.
 fn single(address: u64) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), "test 0").expect("memory accepts every byte");
     let event = Event {
@@ -433,7 +433,7 @@ fn a_second_recording_follows_the_first_and_is_found_behind_it() {
         assert_eq!(found, (cut > first).then_some(first as u64));
         assert!(next.is_none() || cut > first);
     }
-    // What is no recording behind one is refused.
+    // A file that is not a recording is refused behind one.
     let mut odd = single(1);
     odd.extend([7; 64]);
     assert!(Reader::new(odd.as_slice()).unwrap().into_next().is_err());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file that a fuzzer found and arrow panics on: an error for the caller, and nothing for a panic hook to tell.
+//! A file that a fuzzer found and arrow panics on: an error for the caller, and nothing for a panic hook to report.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -8,8 +8,8 @@ use tonnage_analysis::explain::codes;
 /// Every code with its page.
 pub(crate) fn page() -> String {
     let mut text = format!(
-        "# Findings\n\n{}\n\nWhat `tonnage explain` finds has a code, and `tonnage explain CODE` shows its page. A code \
-         never changes its\nmeaning and is never used again. 1xx says why a request failed, 2xx what makes a peak.\n\n",
+        "# Findings\n\n{}\n\nEach finding of `tonnage explain` has a code, and `tonnage explain CODE` shows its page. A code \
+         never changes its\nmeaning and is never used again. 1xx explains why a request failed, 2xx what makes a peak.\n\n",
         crate::MADE
     );
     for code in codes::ALL.iter() {

@@ -18,7 +18,7 @@ struct Arguments {
     /// The folder of the reference.
     #[arg(value_name = "FOLDER", default_value = "docs/reference")]
     folder: PathBuf,
-    /// Write nothing; say where the folder differs from the code.
+    /// Write nothing; report where the folder differs from the code.
     #[arg(long)]
     check: bool,
     /// Where to write man pages and completions, which are not committed.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A training that never ran, as long as asked for: as a page or as a recording.
+//! A training that never ran, as long as requested: as a page or as a recording.
 //!
 //! `synthetic page EVENTS FILE.html`, `synthetic comparison EVENTS FILE.html` and `synthetic recording EVENTS
 //! FILE.tonnage`. For measuring how long reports take and how the page behaves with millions of events; the same
@@ -479,7 +479,7 @@ fn answer() -> Answer {
         bad,
     };
     Answer {
-        headline: "out of memory: memory is fragmented (TN102): 3.10 GiB are free in 41 holes"
+        headline: "out of memory: memory is fragmented (TN102): 3.10 GiB is free in 41 gaps"
             .to_owned(),
         figures: vec![
             figure("needs", 84, false),
@@ -542,7 +542,7 @@ fn story(run: &Training, peak: u32) -> Story {
             Finding {
                 code: "TN102".to_owned(),
                 title: "memory is fragmented".to_owned(),
-                text: "3.10 GiB are free in 41 holes; 12 blocks of `state` keep them from being given back"
+                text: "3.10 GiB is free in 41 gaps; 12 blocks of `state` keep them from being given back"
                     .to_owned(),
                 pane: 0,
                 blocks: largest(run, peak, Category::OptimizerState, 12),

@@ -3,15 +3,16 @@
 //!
 //! Kept are: all blocks alive at the moments that matter most, so that their parts are complete; the blocks of the
 //! step around the peak, which is where people zoom in; and of all others those with the largest area, bytes times
-//! life, because area is what a picture of addresses over time shows. What is not kept is counted, and its share of
-//! the address space is a coarse grid: a hole on the page is then a hole, and not a place where the page is silent.
+//! life, because area is what a picture of addresses over time shows. A block that is not kept is counted, and its
+//! share of the address space is a coarse grid: a hole on the page is then a hole, and not a place where the page is
+//! silent.
 
 use tonnage_analysis::holdings::{Holding, SegmentSpan};
 
 use crate::input::{MomentKind, Subject};
 use crate::moments::{Found, span_at};
 
-/// Ranges of addresses that are told apart; beyond it, neighbours are joined.
+/// Ranges of addresses that are distinguished; beyond it, neighbours are joined.
 const MAX_RANGES: usize = 2000;
 /// Cells of the grid over time and over addresses.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +45,7 @@ pub(crate) struct Chosen {
     pub(crate) rest: Rest,
 }
 
-/// What is not drawn one by one.
+/// The blocks that are not drawn one by one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rest {
     /// How many blocks.
@@ -185,7 +186,7 @@ fn area(block: &Holding, rows: u32) -> u128 {
     u128::from(block.bytes) * u128::from(life)
 }
 
-/// Chooses the `most` highest of those that are eligible and not chosen, and says how many there were.
+/// Chooses the `most` highest of those that are eligible and not chosen, and returns how many there were.
 fn take(
     blocks: &[Holding],
     chosen: &mut [bool],
@@ -212,7 +213,7 @@ fn take(
     candidates.len()
 }
 
-/// What lies somewhere for some time.
+/// A block that lies somewhere for some time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
     pub(crate) from: u32,

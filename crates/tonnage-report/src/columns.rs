@@ -31,12 +31,12 @@ pub(crate) struct Columns {
 impl Columns {
     /// One byte for each.
     pub(crate) fn small(&mut self, name: &'static str, values: impl IntoIterator<Item = u8>) {
-        self.put(name, "u8", values, Vec::push);
+        self.write_column(name, "u8", values, Vec::push);
     }
 
     /// Numbers as they are.
     pub(crate) fn plain(&mut self, name: &'static str, values: impl IntoIterator<Item = u64>) {
-        self.put(name, "varint", values, |data, value| {
+        self.write_column(name, "varint", values, |data, value| {
             varint(data, value.min(MAX));
         });
     }
@@ -44,7 +44,7 @@ impl Columns {
     /// Numbers as the difference to the one before.
     pub(crate) fn deltas(&mut self, name: &'static str, values: impl IntoIterator<Item = u64>) {
         let mut before = 0_i64;
-        self.put(name, "delta", values, |data, value| {
+        self.write_column(name, "delta", values, |data, value| {
             let value = value.min(MAX).cast_signed();
             let difference = value - before;
             before = value;
@@ -55,7 +55,7 @@ impl Columns {
         });
     }
 
-    fn put<T>(
+    fn write_column<T>(
         &mut self,
         name: &'static str,
         kind: &'static str,

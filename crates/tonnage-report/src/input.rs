@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a report is made of: borrowed lists of what lived when, and the words around them.
 //!
-//! The lists are those of `tonnage_analysis::holdings`; the words are plain texts, so that whoever knows the answer (the
-//! verdict, the findings, the replays) says it, and this crate only sets it.
+//! The lists are those of `tonnage_analysis::holdings`; the words are plain texts, so that the module with the answer
+//! (the verdict, the findings, the replays) writes it, and this crate only sets it.
 
 use std::collections::HashMap;
 
@@ -17,11 +17,11 @@ use tonnage_recording::{StackId, StackTable};
 pub struct Subject<'a> {
     /// Every block that ever lived.
     pub blocks: &'a [Holding],
-    /// What the allocator held from the driver.
+    /// The memory that the allocator held from the driver.
     pub segments: &'a [SegmentSpan],
-    /// What the program was doing, in the order of rows.
+    /// The activity of the program, in the order of rows.
     pub phases: &'a [PhaseSpan],
-    /// What the ids in blocks refer to.
+    /// The meaning of the ids in blocks.
     pub stacks: &'a StackTable,
     /// Rows of the recording.
     pub rows: u32,
@@ -37,7 +37,7 @@ pub struct Subject<'a> {
     pub packing: Option<&'a Packing>,
     /// Where the request was made that could not be served.
     pub failure: Option<StackId>,
-    /// Who holds a block, by its index, where Python was asked.
+    /// The holder of a block, by its index, where Python was queried.
     pub holders: Option<&'a HashMap<u32, HeldBy>>,
     /// Blocks that stay in memory after their last use, by index; empty where the recording has no uses.
     pub unused: &'a [UnusedBlock],
@@ -51,7 +51,7 @@ pub struct Moment {
     pub row: u32,
     /// Why it is worth it.
     pub kind: MomentKind,
-    /// What happened, in a few words.
+    /// The event, in a few words.
     pub label: String,
     /// The request that could not be served at this moment, if that is what happened.
     #[serde(skip)]
@@ -76,7 +76,7 @@ pub enum MomentKind {
     OutOfMemory,
     /// Most bytes alive.
     Peak,
-    /// What would be the peak without the first one.
+    /// The peak without the first one.
     SecondPeak,
     /// Something the recording marks.
     Mark,
@@ -87,7 +87,7 @@ pub enum MomentKind {
 /// The words of a page.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Story {
-    /// What the page is about: the script's or the recording's name.
+    /// The subject of the page: the script's or the recording's name.
     pub title: String,
     /// The verdict in one sentence.
     pub verdict: String,
@@ -97,11 +97,11 @@ pub struct Story {
     pub answer: Option<Answer>,
     /// Command, recording, device, policy, versions: name and text each.
     pub facts: Vec<Fact>,
-    /// What was found, the cause first.
+    /// The findings, the cause first.
     pub findings: Vec<Finding>,
     /// The ranks of the job, where it has several.
     pub ranks: Option<Ranks>,
-    /// What two recordings differ in, where the page compares two.
+    /// The differences of two recordings, where the page compares two.
     pub comparison: Option<Comparison>,
     /// The program that wrote the page.
     pub producer: String,
@@ -118,7 +118,7 @@ pub struct Ranks {
     pub lines: Vec<Fact>,
 }
 
-/// What a rank took.
+/// The memory of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rank {
     /// Its number.
@@ -142,14 +142,14 @@ pub struct Answer {
     pub figures: Vec<Figure>,
     /// More about it: name and text each. A text without a name belongs to the one before.
     pub lines: Vec<Fact>,
-    /// What would help, the largest saving first.
+    /// The proposals, the largest saving first.
     pub fixes: Vec<Proposal>,
 }
 
 /// A number of bytes with a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Figure {
-    /// What it is.
+    /// The description.
     pub name: String,
     /// Bytes.
     pub bytes: u64,
@@ -160,15 +160,15 @@ pub struct Figure {
 /// Something that would help.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Proposal {
-    /// What to do.
+    /// The action.
     pub advice: String,
-    /// What to paste, where it is a line.
+    /// The line to paste, if there is one.
     pub paste: Option<String>,
     /// How it was proved, and what comes of it.
     pub proof: String,
 }
 
-/// What two recordings differ in.
+/// The differences of two recordings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Comparison {
     /// Groups of differences, such as those by category.
@@ -178,7 +178,7 @@ pub struct Comparison {
 /// Differences of one sort.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Differences {
-    /// What they are differences of.
+    /// The names of the two.
     pub title: String,
     /// Each of them, the largest first.
     pub rows: Vec<Difference>,
@@ -195,16 +195,16 @@ pub struct Difference {
     pub after: u64,
 }
 
-/// What is said of one process on one device.
+/// The words about one process on one device.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Words {
     /// Its name among the others of the page.
     pub name: String,
-    /// What other allocators would have made of it.
+    /// The results of other allocators for it.
     pub allocators: Vec<AllocatorRun>,
-    /// What the blocks would take if their lifetimes had been known beforehand.
+    /// The size of the blocks if their lifetimes had been known beforehand.
     pub plan: Option<Planned>,
-    /// What the recording cannot say.
+    /// Facts that the recording does not contain.
     pub unknown: Vec<String>,
 }
 
@@ -224,9 +224,9 @@ pub enum Tone {
 /// A line of the header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fact {
-    /// What it is about.
+    /// The subject.
     pub name: String,
-    /// What it says.
+    /// The text.
     pub text: String,
 }
 
@@ -237,7 +237,7 @@ pub struct Finding {
     pub code: String,
     /// The finding in one line.
     pub title: String,
-    /// What was found, in one sentence.
+    /// The finding, in one sentence.
     pub text: String,
     /// The pane of the page that shows its blocks.
     pub pane: usize,
@@ -278,26 +278,26 @@ pub struct AllocatorRun {
     pub calls: u64,
     /// How often everything cached was given back to serve a request.
     pub retries: u64,
-    /// What was held over time: row and bytes, ascending; empty if not known.
+    /// The held memory over time: row and bytes, ascending; empty if not known.
     pub series: Vec<(u32, u64)>,
 }
 
-/// What the blocks would take if their lifetimes had been known beforehand.
+/// The size of the blocks if their lifetimes had been known beforehand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Planned {
-    /// What is known about the plan, or why there is none and how to get it, in a sentence.
+    /// The state of the plan, or why there is none and how to get it, in a sentence.
     pub sentence: String,
     /// Whether there is a plan; without one the figures are 0.
     pub done: bool,
     /// Whether no plan takes less.
     pub proved: bool,
-    /// What all pools take together.
+    /// The memory that all pools use together.
     pub peak: u64,
-    /// What no plan can be below.
+    /// The lower bound of every plan.
     pub lower_bound: u64,
     /// Blocks that were planned.
     pub buffers: u64,
-    /// Most that the recorded allocator held from the driver, if the recording says.
+    /// Most that the recorded allocator held from the driver, if the recording has it.
     pub reserved: Option<u64>,
     /// The name of each pool, in the order in which their arenas lie.
     pub pools: Vec<String>,

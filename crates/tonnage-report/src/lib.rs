@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A recording as pictures: one HTML file that needs no network.
 //!
-//! [`Picture::draw`] boils one process on one device down to what a screen can show; [`write()`] puts any number of these
-//! into a page.
+//! [`Picture::draw`] boils one process on one device down to what a screen can show; [`write()`] puts any number of
+//! these into a page.
 //!
 //! * `timeline` keeps the highest and the lowest moment of every stretch of rows, each with its exact parts, so that no
 //!   peak is lost however long the recording is;
@@ -15,8 +15,8 @@
 //! The page itself is written in TypeScript (`ui/`); its built form is in `assets/` so that building tonnage needs no
 //! other toolchain. The alternative, a report drawn in Rust as SVG, would either be too large or could not be zoomed.
 //!
-//! **Invariant:** a number on the page is exact, or says what it leaves out. Nothing here prints, and nothing panics,
-//! whatever the recording says.
+//! **Invariant:** a number on the page is exact, or states what it leaves out. Nothing here prints, and nothing panics,
+//! whatever the recording contains.
 #![forbid(unsafe_code)]
 
 mod blocks;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The moments worth looking at.
 //!
-//! The peak alone misleads: whoever lowers it meets the next one. So the second peak is found too: the highest moment
-//! of another phase than the first, because equal steps have equal peaks and tell nothing. Without phases it is the
+//! The peak alone misleads: lowering it exposes the next one. So the second peak is found too: the highest moment
+//! of another phase than the first, because equal steps have equal peaks and show nothing new. Without phases it is the
 //! highest one that a valley of a tenth of the peak sets apart.
 
 use tonnage_analysis::holdings::PhaseSpan;
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn rows_of(subject: &Subject<'_>) -> Vec<(MomentKind, u32, u64)> {
-        let changes = Changes::of(subject.blocks, subject.segments, subject.rows);
+        let changes = Changes::from_blocks(subject.blocks, subject.segments, subject.rows);
         let (found, _) = find(subject, &changes);
         found
             .into_iter()

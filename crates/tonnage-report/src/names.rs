@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paths as short as they can be told apart, and no longer than a stranger may see.
+//! Paths as short as they stay distinct, and no longer than a stranger may see.
 //!
 //! A report is sent around. The folders above a project name people, customers and machines, so they are left out
-//! unless asked for; below a library's root nothing is private, so `torch/nn/functional.py` stays whole.
+//! unless requested; below a library's root nothing is private, so `torch/nn/functional.py` stays whole.
 
 use tonnage_analysis::holdings::is_generated;
 use tonnage_recording::{StackId, StackTable};
@@ -17,7 +17,7 @@ pub(crate) fn is_own(path: &str) -> bool {
     let code = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let extension = code.rsplit_once('.').map(|(_, extension)| extension);
     let python = extension.is_none_or(|extension| extension == "py");
-    // `??` is how C++ says that it does not know.
+    // C++ writes `??` for an unknown name.
     let known = !code.is_empty() && code != "??" && !path.starts_with('<');
     let library = LIBRARIES.iter().any(|library| path.contains(library));
     python && known && !library && !is_generated(path)
@@ -28,7 +28,7 @@ pub(crate) fn shortened(path: &str) -> String {
     for library in LIBRARIES {
         if let Some((_, inside)) = path.rsplit_once(library) {
             let version = library.ends_with('.');
-            // `/lib/python3.12/json/decoder.py`: the version is no folder of the library.
+            // `/lib/python3.12/json/decoder.py`: the version is not a folder of the library.
             let inside = if version {
                 inside.split_once('/').map_or(inside, |(_, rest)| rest)
             } else {
@@ -59,7 +59,8 @@ pub(crate) fn shortened(path: &str) -> String {
     parts[from..].join("/")
 }
 
-/// The line a stack is told by, without its folders: the innermost of the user's code, else the innermost that is known.
+/// The line that identifies a stack, without its folders: the innermost of the user's code, else the innermost that is
+/// known.
 pub fn own_line(stacks: &StackTable, stack: StackId) -> Option<String> {
     let own = stacks.frames(stack).find(|frame| is_own(frame.file));
     let known = || stacks.frames(stack).find(|frame| frame.file != "??");

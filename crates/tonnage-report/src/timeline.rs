@@ -7,7 +7,7 @@
 
 use tonnage_analysis::holdings::{Category, Holding, SegmentSpan};
 
-/// Categories that are told apart.
+/// Categories that are distinguished.
 pub(crate) const CATEGORIES: usize = Category::ALL.len();
 
 /// Bytes at one moment.
@@ -25,7 +25,7 @@ pub struct Levels {
 
 impl Levels {
     /// Bytes held from the driver, which are at least those handed out.
-    pub fn held(&self) -> u64 {
+    pub fn held_bytes(&self) -> u64 {
         self.reserved.max(self.allocated)
     }
 }
@@ -62,7 +62,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    pub(crate) fn of(blocks: &[Holding], segments: &[SegmentSpan], rows: u32) -> Self {
+    pub(crate) fn from_blocks(blocks: &[Holding], segments: &[SegmentSpan], rows: u32) -> Self {
         let mut changes = Vec::with_capacity(2 * (blocks.len() + segments.len()));
         let mut put = |born: u32, died: u32, what: u8, bytes: u64| {
             if born >= died || born >= rows {
@@ -98,7 +98,7 @@ impl Changes {
         let mut next = 0;
         for (index, &start) in starts.iter().enumerate() {
             let end = starts.get(index + 1).copied().unwrap_or(self.rows);
-            // What is so just after the first row of the stretch.
+            // The state just after the first row of the stretch.
             next = self.apply(next, start, &mut now);
             now.row = start;
             let mut stretch = Stretch {
@@ -124,7 +124,7 @@ impl Changes {
         stretches
     }
 
-    /// Applies the changes from `next` on that happen up to `row`, and says where it stopped.
+    /// Applies the changes from `next` on that happen up to `row`, and returns where it stopped.
     fn apply(&self, mut next: usize, row: u32, now: &mut Levels) -> usize {
         while let Some(change) = self.changes.get(next).filter(|change| change.row <= row) {
             if change.what == SEGMENT {
@@ -196,7 +196,7 @@ mod tests {
                 block(born, died, u64::from(random(1000)), category)
             })
             .collect();
-        let changes = Changes::of(&blocks, &[], rows);
+        let changes = Changes::from_blocks(&blocks, &[], rows);
         for even in [1, 3, 50, 400] {
             let starts = starts(rows, even, &[(123, 2)]);
             let stretches = changes.stretches(&starts);
@@ -224,10 +224,10 @@ mod tests {
             block(9, 3, 1, Category::Other),
             block(u32::MAX, Holding::ALIVE, 1, Category::Other),
         ];
-        let changes = Changes::of(&blocks, &[], 4);
+        let changes = Changes::from_blocks(&blocks, &[], 4);
         assert_eq!(changes.stretches(&starts(4, 9, &[(u32::MAX, 3)])).len(), 4);
         assert_eq!(
-            Changes::of(&blocks, &[], 0)
+            Changes::from_blocks(&blocks, &[], 0)
                 .stretches(&starts(0, 3, &[]))
                 .len(),
             1

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The changes that a dry run can make to a program inside its process, without touching a file.
 //!
-//! Each is one module of `tonnage_hook.torch.changes`. Its front matter, TOML between two lines `+++`, says what the change is; the
-//! rest is the Python that makes it. The name of a change is the name of its module, with `-` for `_`.
+//! Each is one module of `tonnage_hook.torch.changes`. Its front matter, TOML between two lines `+++`, describes the
+//! change; the rest is the Python that makes it. The name of a change is the name of its module, with `-` for `_`.
 
 use std::sync::LazyLock;
 
@@ -38,7 +38,7 @@ const NAMES: &[&str] = &[
 /// A line that begins or ends the front matter of a file.
 const FENCE: &str = "\n+++\n";
 
-/// What a change does to the mathematics of a program.
+/// The effect of a change on the mathematics of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -67,20 +67,20 @@ impl Maths {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Change {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     #[serde(skip_deserializing)]
     pub name: String,
-    /// What it is, in a few words.
+    /// A title of a few words.
     pub title: String,
-    /// What it does to the mathematics.
+    /// Its effect on the mathematics.
     pub maths: Maths,
-    /// Of the changes of one group at most one can be made.
+    /// At most one change of a group can be made.
     pub group: String,
     /// To what it applies.
     pub applies: String,
-    /// What it costs in time, in a sentence.
+    /// Its cost in time, as a sentence.
     pub cost: String,
-    /// What it does, what it saves and how it is written by hand.
+    /// Its effect, its savings and the way to write it by hand.
     pub page: String,
     /// Whether it spreads a model over the GPUs of the machine.
     #[serde(default)]
@@ -182,11 +182,7 @@ mod tests {
             ];
             assert!(texts.iter().all(|text| !text.trim().is_empty()), "{name}");
             assert!(change.cost.ends_with('.'), "{name}: a sentence");
-            for part in [
-                "What it saves:",
-                "What it does to the mathematics:",
-                "By hand",
-            ] {
+            for part in ["Savings:", "Effect on the mathematics:", "By hand"] {
                 assert!(change.page.contains(part), "{name} does not say {part:?}");
             }
             let source = source(name).expect("it was parsed");

@@ -41,7 +41,7 @@ pub enum CollectError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The recording cannot be written.
@@ -58,7 +58,7 @@ const MOST_UNDONE_NAMED: usize = 3;
 /// The code of notes that this version of tonnage does not know.
 const UNREADABLE_NOTES: &str = "TN305";
 
-/// What was written to a recording.
+/// The contents written to a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Collected {
@@ -152,7 +152,7 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
         .ok()
         .and_then(|bytes| Ledger::from_bytes(&bytes));
     let mut collected = Collected::default();
-    let mut losses = Losses::of(ledger.as_ref());
+    let mut losses = Losses::read_ledger(ledger.as_ref());
     let mut foreign = BTreeSet::new();
     let mut raised = Vec::new();
     // A log that cannot be read costs its own process, and no other.
@@ -207,7 +207,7 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
         let text = serde_json::to_string(failed).unwrap_or_default();
         writer.meta(facts::RUN, facts::FAILED_PROCESS, &text)?;
     }
-    // A script may fail before it uses a device. Where one was used, those that used it tell how the job ended: the
+    // A script may fail before it uses a device. Where one was used, those that used it report how the job ended: the
     // others may have raised because of them, as a launcher or a server of notebooks does.
     if collected.processes == 0 {
         let has_failed = |one: &Seen| {
@@ -264,7 +264,7 @@ fn sort_keys(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-/// Who a process is, by its log.
+/// Identifies a process by its log.
 fn look_at(log: &Log<'_>) -> Seen {
     let mut seen = Seen::default();
     let mut by_launcher = None;
@@ -371,7 +371,7 @@ fn write_run_facts<W: Write>(
     Ok(())
 }
 
-/// What a process is called, by the name of its log.
+/// The name of a process, from the name of its log.
 fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let pid = name.rsplit('-').next().unwrap_or_default();
@@ -393,13 +393,13 @@ fn number_of(path: &Path) -> Option<u64> {
     number.parse().ok()
 }
 
-/// What a process could not keep.
+/// The records that a process could not keep.
 struct Loss {
     entries: u64,
     /// Entries that were kept before the first loss.
     kept: u64,
     why: &'static str,
-    /// The most it held on each device, by the names of the facts that say it.
+    /// The most it held on each device, by the names of the facts.
     peaks: Vec<(String, u64)>,
 }
 
@@ -407,14 +407,14 @@ struct Loss {
 struct Losses(BTreeMap<u64, Loss>);
 
 impl Losses {
-    fn of(ledger: Option<&Ledger>) -> Self {
+    fn read_ledger(ledger: Option<&Ledger>) -> Self {
         let Some(ledger) = ledger else {
             return Self(BTreeMap::new());
         };
         let of = |slot: usize| {
             let number = ledger.process(slot, ProcessWord::Number).checked_sub(1)?;
             let entries = ledger.process(slot, ProcessWord::Lost);
-            (entries > 0).then(|| (number, Loss::of(ledger, slot, entries)))
+            (entries > 0).then(|| (number, Loss::read_slot(ledger, slot, entries)))
         };
         Self((0..ledger.slots()).filter_map(of).collect())
     }
@@ -425,7 +425,7 @@ impl Losses {
 }
 
 impl Loss {
-    fn of(ledger: &Ledger, slot: usize, entries: u64) -> Self {
+    fn read_slot(ledger: &Ledger, slot: usize, entries: u64) -> Self {
         let peaks = (0..DEVICES)
             .flat_map(|device| {
                 let number = device as i32;
@@ -449,7 +449,7 @@ impl Loss {
     }
 }
 
-/// What the system's number of an error on Linux means for a file that could not be written.
+/// The meaning of a Linux error number for a file that could not be written.
 fn lost_because(error: u64) -> &'static str {
     match error {
         28 => "the disk was full",
@@ -491,8 +491,8 @@ struct Process<'a, W> {
     start: Start,
     /// The driver's calls that no row was written for yet, in order.
     calls: VecDeque<DriverCall>,
-    /// Each out-of-memory that was told of and has no row yet, in order: the device, as the process numbers it, and how
-    /// many of the driver's calls came later.
+    /// Each out-of-memory that was reported and has no row yet, in order: the device, as the process numbers it, and
+    /// how many of the driver's calls came later.
     failures: VecDeque<(i32, usize)>,
     /// The blocks and notes of each device that no row was written for yet, in order.
     blocks: BTreeMap<u8, VecDeque<Queued>>,
@@ -503,22 +503,22 @@ struct Process<'a, W> {
     /// The texts of the notes, by number.
     texts: Vec<String>,
     unmodelled: BTreeMap<String, u64>,
-    /// What the process could not keep.
+    /// The records that the process could not keep.
     loss: Option<Loss>,
-    /// What a process on a real GPU tells beside torch's history.
+    /// The readings of a process on a real GPU, apart from torch's history.
     measured: Option<Measured>,
-    /// Whether the process said that its recording is complete.
+    /// Whether the process reported that its recording is complete.
     ended: bool,
-    /// What NVML was asked for that a simulated GPU does not have.
+    /// The NVML queries that a simulated GPU cannot answer.
     made_up: Vec<String>,
     /// The most that NCCL's own buffers took.
     nccl: Option<Nccl>,
-    /// What the process had the GPU do, after steps and at the end.
+    /// The operations that the process had the GPU do, after steps and at the end.
     costs: Vec<ToldCosts>,
-    /// What was last told of each change to the program, by name.
+    /// The last report of each change to the program, by name.
     changes: Vec<(String, Value)>,
     values: Option<note::Values>,
-    /// Allocations and frees without a stack; several parts of the hook tell of them.
+    /// Allocations and frees without a stack; several parts of the hook report them.
     lost_stacks: u64,
     undone_modules: Vec<String>,
     /// Whether an allocator took the place of PyTorch's own.
@@ -527,7 +527,7 @@ struct Process<'a, W> {
     paused: bool,
     /// The addresses of tonnage's allocator, where it did.
     own_addresses: std::ops::Range<u64>,
-    /// What it has just mapped.
+    /// The memory that it has just mapped.
     mapped: Option<Mapped>,
     unknown: u32,
     events: u64,
@@ -607,7 +607,7 @@ impl<'a, W: Write> Process<'a, W> {
                 _ => {}
             }
         }
-        // Calls are taken from the front: what is left tells how many were written, whoever took them.
+        // Calls are taken from the front: the number left shows how many were written, wherever they were taken.
         for (_, calls) in &mut self.failures {
             *calls = self.calls.len() - *calls;
         }
@@ -615,7 +615,7 @@ impl<'a, W: Write> Process<'a, W> {
             return self.write_measured(records, collected, broken);
         }
         if self.calls.is_empty() && self.loss.is_none() {
-            // A launcher or a worker that only asked how many devices there are.
+            // A launcher or a worker that only queried how many devices there are.
             return Ok(false);
         }
         let mut devices = BTreeSet::new();
@@ -654,9 +654,9 @@ impl<'a, W: Write> Process<'a, W> {
         if self.plugged {
             self.fact(facts::ALLOCATOR, self.allocator())?;
             self.gap(match self.allocator() {
-                facts::TONNAGE => "the lines that asked for memory: PyTorch keeps no history of tonnage's allocator",
+                facts::TONNAGE => "the lines that requested memory: PyTorch keeps no history of tonnage's allocator",
                 _ => {
-                    "blocks and the lines that asked for them: another allocator took the place of PyTorch's, which then \
+                    "blocks and the lines that requested them: another allocator took the place of PyTorch's, which then \
                      keeps no history"
                 }
             })?;
@@ -690,7 +690,8 @@ impl<'a, W: Write> Process<'a, W> {
             ))?;
         }
         let costs = std::mem::take(&mut self.costs);
-        if let Some(text) = Costs::told(&costs).and_then(|costs| serde_json::to_string(&costs).ok())
+        if let Some(text) =
+            Costs::from_notes(&costs).and_then(|costs| serde_json::to_string(&costs).ok())
         {
             self.fact(facts::COSTS, &text)?;
         }
@@ -700,7 +701,7 @@ impl<'a, W: Write> Process<'a, W> {
         let counts = std::mem::take(&mut self.unmodelled);
         for (name, count) in counts {
             let name = Some(self.writer.stacks_mut().intern(&name));
-            self.put(Event {
+            self.write_row(Event {
                 size: count,
                 name,
                 ..Event::new(Kind::Unmodelled)
@@ -710,7 +711,7 @@ impl<'a, W: Write> Process<'a, W> {
         Ok(true)
     }
 
-    /// Takes what a process on a real GPU tells beside torch's history; whether it is one.
+    /// Takes the readings of a process on a real GPU, apart from torch's history; whether it is one.
     fn measure(&mut self, records: &[Logged<'_>]) -> bool {
         let start = records.iter().find_map(|record| match record {
             Logged::Record(Record::Start(start)) => Some(start),
@@ -758,10 +759,10 @@ impl<'a, W: Write> Process<'a, W> {
                 collected.machine.clone_from(&measured.machine);
             }
             if !is_measured {
-                self.gap("how much of the GPU was in use: it was never asked")?;
+                self.gap("how much of the GPU was in use: it was never queried")?;
             } else if !knows_own {
                 self.gap(
-                    "what other processes use: the driver does not say what each has, so all that came into use \
+                    "what other processes use: the driver does not report what each has, so all that came into use \
                      counts as this one's",
                 )?;
             }
@@ -776,7 +777,7 @@ impl<'a, W: Write> Process<'a, W> {
         }
         if let Some(mut measured) = self.measured.take() {
             for row in measured.rest(self.writer.stacks_mut()) {
-                self.put(row)?;
+                self.write_row(row)?;
             }
         }
         if !self.ended {
@@ -791,7 +792,7 @@ impl<'a, W: Write> Process<'a, W> {
         Ok(true)
     }
 
-    fn put(&mut self, event: Event) -> Result<(), CollectError> {
+    fn write_row(&mut self, event: Event) -> Result<(), CollectError> {
         self.events += 1;
         self.writer.event(&Event {
             process: self.number,
@@ -845,10 +846,10 @@ impl<'a, W: Write> Process<'a, W> {
             Note::Rank(rank) => self.fact(meta::PROCESS_RANK, &rank.to_string())?,
             Note::Lost(lost) => self.lost_stacks += lost,
             Note::Trouble(trouble) => {
-                self.gap(&format!("stacks, because torch said: {trouble}"))?;
+                self.gap(&format!("stacks, because torch reported: {trouble}"))?;
             }
             Note::Unnamed(trouble) => self.gap(&format!(
-                "whose some of the blocks are, because asking torch failed: {trouble}"
+                "whose some of the blocks are, because the query of torch failed: {trouble}"
             ))?,
             Note::Ended(ended) => self.ended |= ended,
             Note::Overrun(rows) => self.gap(&format!(
@@ -856,12 +857,12 @@ impl<'a, W: Write> Process<'a, W> {
                  while it was read"
             ))?,
             Note::Unsampled(trouble) => self.gap(&format!(
-                "how much of the GPU was in use at some moments, because asking it failed: {trouble}"
+                "how much of the GPU was in use at some moments, because the query failed: {trouble}"
             ))?,
             Note::Exception(exception) => {
                 self.fact(facts::EXCEPTION, &sort_keys(&exception).to_string())?;
             }
-            // Told anew as there are more of them: the process may be killed at any time.
+            // Reported anew as there are more of them: the process may be killed at any time.
             Note::Values(values) => self.values = Some(values),
             Note::UndoneModules(names) => {
                 for name in names {
@@ -923,7 +924,7 @@ impl<'a, W: Write> Process<'a, W> {
             Note::Stopped(stopped) => {
                 self.fact(facts::ENDED_EARLY, &stopped)?;
                 self.gap(&format!(
-                    "what comes later: the job was stopped {stopped}, as was asked for"
+                    "what comes later: the job was stopped {stopped}, as was requested"
                 ))?;
             }
             Note::Uses { unread, is_cut } => self.uses = Some((unread, is_cut)),
@@ -956,7 +957,7 @@ impl<'a, W: Write> Process<'a, W> {
             }
         }
         if !versions.environment.is_empty() {
-            // Who the process is, is no setting.
+            // The identity of the process is not a setting.
             let is_setting =
                 |name: &String| !["RANK", "LOCAL_RANK", "WORLD_SIZE"].contains(&&**name);
             let settings: BTreeMap<_, _> = versions
@@ -1021,7 +1022,7 @@ impl<'a, W: Write> Process<'a, W> {
         }
         if let Some(first) = &values.first_decision {
             self.gap(&format!(
-                "{} that the script decides by, which a dry run does not compute, first read at {}",
+                "{} that the script branches on, which a dry run does not compute, first read at {}",
                 plural(values.decisions, "value"),
                 line_of(first),
             ))?;
@@ -1043,7 +1044,7 @@ impl<'a, W: Write> Process<'a, W> {
         let mut queues: Vec<_> = snapshot.traces.into_iter().map(VecDeque::from).collect();
         let mut marks = VecDeque::from(snapshot.annotations);
         // One device after the other by time; a machine with one device, the
-        // common case, keeps torch's own order whatever its clock says.
+        // common case, keeps torch's own order whatever its clock shows.
         while let Some(next) = queues
             .iter()
             .enumerate()
@@ -1055,13 +1056,13 @@ impl<'a, W: Write> Process<'a, W> {
                 break;
             };
             while let Some(mark) = marks.pop_front_if(|mark| mark.time <= event.time) {
-                self.put(mark)?;
+                self.write_row(mark)?;
             }
             event.device = self.physical(event.device);
             self.join(event)?;
         }
         for mark in marks {
-            self.put(mark)?;
+            self.write_row(mark)?;
         }
         Ok(())
     }
@@ -1078,7 +1079,7 @@ impl<'a, W: Write> Process<'a, W> {
     fn join(&mut self, mut event: Event) -> Result<(), CollectError> {
         if let Some(measured) = &mut self.measured {
             for row in measured.row(event, self.writer.stacks_mut()) {
-                self.put(row)?;
+                self.write_row(row)?;
             }
             return Ok(());
         }
@@ -1109,7 +1110,7 @@ impl<'a, W: Write> Process<'a, W> {
             Kind::Snapshot => return Ok(()), // our own
             _ => {}
         }
-        self.put(event)
+        self.write_row(event)
     }
 
     /// Takes the entry of the blocks file that belongs to `event`.
@@ -1171,11 +1172,11 @@ impl<'a, W: Write> Process<'a, W> {
     fn put_entry(&mut self, queued: &Queued) -> Result<(), CollectError> {
         let uses = self.take(queued);
         match &queued.entry {
-            Entry::Block(block) => self.put(Event {
+            Entry::Block(block) => self.write_row(Event {
                 uses,
                 ..bare_row(block)
             }),
-            Entry::Note(note) if note.kind == NoteKind::Used => self.put(Event {
+            Entry::Note(note) if note.kind == NoteKind::Used => self.write_row(Event {
                 device: i32::from(note.device),
                 address: note.address,
                 uses,
@@ -1230,7 +1231,7 @@ impl<'a, W: Write> Process<'a, W> {
                 free: text.parse().unwrap_or(0),
                 ..Event::new(Kind::Oom)
             };
-            return self.put(row);
+            return self.write_row(row);
         }
         let row = note_row(
             note_kind(note.kind),
@@ -1240,10 +1241,10 @@ impl<'a, W: Write> Process<'a, W> {
             text,
             self.writer.stacks_mut(),
         );
-        self.put(row)
+        self.write_row(row)
     }
 
-    /// Writes the driver's calls up to the first for which `at` says yes, if there is one.
+    /// Writes the driver's calls up to the first for which `at` returns true, if there is one.
     fn calls_up_to(&mut self, at: impl Fn(&DriverCall) -> bool) -> Result<(), CollectError> {
         if let Some(position) = self.calls.iter().position(at) {
             for call in self.calls.drain(..=position).collect::<Vec<_>>() {
@@ -1256,8 +1257,8 @@ impl<'a, W: Write> Process<'a, W> {
     /// Writes the refusals that led to an out-of-memory of a device, and the calls before them.
     ///
     /// A script may run out of memory several times by the same size, with other work in between. Where the process
-    /// told when it ran out, the last refusal before that moment is the end. Calls after it are those of other threads,
-    /// which are not held up by a failure.
+    /// reported when it ran out, the last refusal before that moment is the end. Calls after it are those of other
+    /// threads, which are not held up by a failure.
     fn refusals(&mut self, device: i32) -> Result<(), CollectError> {
         let refused = |call: &DriverCall| call.kind == CallKind::Refused;
         let told =
@@ -1307,7 +1308,7 @@ impl<'a, W: Write> Process<'a, W> {
         let Some(mapped) = self.mapped.take() else {
             return Ok(());
         };
-        self.put(segment_row(Kind::SegmentMap, mapped))
+        self.write_row(segment_row(Kind::SegmentMap, mapped))
     }
 
     /// Writes a call of the driver, and a segment where tonnage's allocator made it.
@@ -1328,7 +1329,7 @@ impl<'a, W: Write> Process<'a, W> {
             return Ok(());
         }
         if call.kind == CallKind::Unmap {
-            return self.put(segment_row(Kind::SegmentUnmap, new));
+            return self.write_row(segment_row(Kind::SegmentUnmap, new));
         }
         // Pages that touch are one segment.
         match &mut self.mapped {
@@ -1401,7 +1402,7 @@ impl<'a, W: Write> Process<'a, W> {
             }
             _ => {}
         }
-        self.put(event)
+        self.write_row(event)
     }
 
     /// Writes what is not in torch's history: the last driver calls, and the blocks after its last piece, in the order

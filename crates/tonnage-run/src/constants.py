@@ -78,12 +78,12 @@ def is_part(target, name):
 
 
 def is_constant(value):
-    """Whether it is no other variable's value, which `self.batch_size = batch_size` passes on."""
+    """Whether it is not another variable's value, which `self.batch_size = batch_size` passes on."""
     return not any(isinstance(node, (ast.Name, ast.Call)) for node in ast.walk(value))
 
 
 class Place:
-    """A place in YAML, as Python tells of one: a line from 1, bytes from its begin."""
+    """A place in YAML, as Python reports one: a line from 1, bytes from its begin."""
 
     def __init__(self, lines, begin, end):
         self.lineno, self.end_lineno = begin.line + 1, end.line + 1

@@ -29,11 +29,11 @@ use crate::watch::{self, Start, Started, Watching};
 pub struct Run {
     /// How it ended.
     pub end: JobEnd,
-    /// What was recorded.
+    /// The recording.
     pub collected: Collected,
 }
 
-/// What a dry run showed.
+/// The result of a dry run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DryRun {
@@ -66,8 +66,8 @@ pub fn dry_run(
     Ok(run(job, options, recording, &how, observer)?.0)
 }
 
-/// Like [`dry_run`], and tells what a [`ForkServer`] needs to know to run further variants of the job; `None` if the
-/// job did not get far enough to tell.
+/// Like [`dry_run`], and returns the data that a [`ForkServer`] needs to run further variants of the job; `None` if the
+/// job did not get far enough.
 ///
 /// # Errors
 ///
@@ -139,7 +139,7 @@ fn run(
         observer.started(attempt);
         let end = watch::watch(&run_dir, job, &watching, observer)?;
         observer.ended(attempt, &end);
-        // A second run on devices without a limit writes other files, which nobody asked for.
+        // A second run on devices without a limit writes other files, which no caller requested.
         if attempt == Attempt::Limited {
             run_dir.keep_files()?;
         }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which processes of a job failed, by what they and their parents recorded, whatever the launcher returned.
 //!
-//! A process counts if it was started as a rank, if `torch.distributed` made it one, or if it took GPU memory. It failed
-//! if it ended with an exit code other than 0 or by a signal, with two exceptions:
+//! A process counts if it was started as a rank, if `torch.distributed` made it one, or if it took GPU memory. It
+//! failed if it ended with an exit code other than 0 or by a signal, with two exceptions:
 //!
 //! * another process of the job, or `tonnage run`, had sent it a signal that ends processes: a server ends its workers
-//!   so, and a launcher the other ranks. Those of the program `timeout` do not count: a job that hangs ends so;
+//!   so, and a launcher the other ranks. Signals of the program `timeout` do not count: a job that hangs ends so;
 //! * a later process took its place and did not fail: one of the same rank, or, without ranks, of the same program.
 //!   Elastic launchers restart ranks. After a failure for want of GPU memory its arguments must be the same, too: a
 //!   sweep over batch sizes does not fit if one of its runs does not.
@@ -21,7 +21,7 @@ use tonnage_capture::endings::{ENDINGS_FILE, Fact, Line, MOST_BYTES};
 
 use crate::observer::Ending;
 
-/// Signals that ask a process to end, or end it: HUP, INT, QUIT, KILL, TERM.
+/// Signals that request the end of a process, or end it: HUP, INT, QUIT, KILL, TERM.
 const ENDING_SIGNALS: [i32; 5] = [1, 2, 3, 9, 15];
 
 /// An argument of each process that Python's `multiprocessing` starts.
@@ -45,7 +45,7 @@ pub(crate) struct Seen {
     pub(crate) started: u64,
     /// Whether it took GPU memory beyond a context.
     pub(crate) used_memory: bool,
-    /// Whether the last GPU memory that it asked for was refused.
+    /// Whether the last GPU memory that it requested was refused.
     pub(crate) refused: bool,
     /// Whether it failed because it got no GPU memory, if it failed.
     pub(crate) out_of_memory: bool,
@@ -87,7 +87,7 @@ fn count_runs(one: &Seen, seen: &[Seen]) -> Option<(u32, u32)> {
 pub(crate) fn read(folder: &Path) -> Vec<Line> {
     let mut text = Vec::new();
     if let Ok(file) = File::open(folder.join(ENDINGS_FILE)) {
-        // What does not fit was not written by us.
+        // A longer file was not written by us.
         let _ = file.take(MOST_BYTES).read_to_end(&mut text);
     }
     let text = String::from_utf8_lossy(&text);
@@ -140,7 +140,7 @@ pub(crate) fn failures(lines: &[Line], seen: &[Seen]) -> Vec<FailedProcess> {
             let seen = seen.iter().filter(before).max_by_key(|seen| seen.started);
             let own_rank = started_as.get(&line.process).copied();
             let rank = own_rank.or_else(|| seen.and_then(|seen| seen.rank));
-            // What a rank starts inherits its number.
+            // Processes that a rank starts inherit its number.
             let is_helper = |rank| started_as.values().any(|&other| other == rank);
             let counts = own_rank.is_some()
                 || seen.is_some_and(|seen| seen.used_memory)
@@ -232,7 +232,7 @@ mod tests {
             .collect()
     }
 
-    fn seen(process: i32, rank: Option<u32>, started: u64) -> Seen {
+    fn make_seen(process: i32, rank: Option<u32>, started: u64) -> Seen {
         Seen {
             process,
             number: Some(process.unsigned_abs() - 10),
@@ -255,7 +255,7 @@ mod tests {
         let all =
             lines("10 1 rank 0 0\n11 1 rank 1 0\n12 4 exit 3 0\n11 5 exit 3 0\n13 6 died 11 0");
         assert_eq!(
-            named(&all, &[seen(13, None, 2)]),
+            named(&all, &[make_seen(13, None, 2)]),
             [
                 (Some(1), "exit 3".to_owned()),
                 (None, "signal 11".to_owned())
@@ -263,7 +263,7 @@ mod tests {
             "process 12 is neither a rank nor has it used a GPU"
         );
         // It raised and knows its rank, but another process was started as that rank: a helper of it.
-        let mut helper = seen(12, Some(1), 2);
+        let mut helper = make_seen(12, Some(1), 2);
         helper.used_memory = false;
         assert_eq!(named(&all[..3], std::slice::from_ref(&helper)), []);
         assert_eq!(named(&lines("12 4 exit 3 0"), &[helper]).len(), 1);
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn processes_that_the_job_ended_have_not_failed() {
-        let ranks = [seen(10, Some(0), 1), seen(11, Some(1), 1)];
+        let ranks = [make_seen(10, Some(0), 1), make_seen(11, Some(1), 1)];
         assert_eq!(named(&lines("11 3 sent 15 10\n11 4 died 15 0"), &ranks), []);
         assert_eq!(
             named(&lines("11 3 sent 15 10\n11 4 exit 143 0"), &ranks),
@@ -300,34 +300,48 @@ mod tests {
     fn a_later_process_makes_good_for_one_that_failed() {
         let end = lines("11 4 exit 1 0");
         assert_eq!(
-            named(&end, &[seen(11, Some(1), 1), seen(12, Some(1), 5)]),
+            named(
+                &end,
+                &[make_seen(11, Some(1), 1), make_seen(12, Some(1), 5)]
+            ),
             []
         );
-        assert_eq!(named(&end, &[seen(11, None, 1), seen(12, None, 5)]), []);
+        assert_eq!(
+            named(&end, &[make_seen(11, None, 1), make_seen(12, None, 5)]),
+            []
+        );
         // Another rank, one that ran at the same time, one that failed as well, another program.
         assert_eq!(
-            named(&end, &[seen(11, Some(1), 1), seen(12, Some(0), 5)]).len(),
+            named(
+                &end,
+                &[make_seen(11, Some(1), 1), make_seen(12, Some(0), 5)]
+            )
+            .len(),
             1
         );
         assert_eq!(
-            named(&end, &[seen(11, None, 1), seen(12, None, 2)]).len(),
+            named(&end, &[make_seen(11, None, 1), make_seen(12, None, 2)]).len(),
             1
         );
         let both = lines("11 4 exit 1 0\n12 6 exit 1 0");
         assert_eq!(
-            named(&both, &[seen(11, Some(1), 1), seen(12, Some(1), 5)]).len(),
+            named(
+                &both,
+                &[make_seen(11, Some(1), 1), make_seen(12, Some(1), 5)]
+            )
+            .len(),
             2
         );
-        let mut other = seen(12, None, 5);
+        let mut other = make_seen(12, None, 5);
         other.arguments[1] = "evaluate.py".to_owned();
-        assert_eq!(named(&end, &[seen(11, None, 1), other]).len(), 1);
+        assert_eq!(named(&end, &[make_seen(11, None, 1), other]).len(), 1);
     }
 
     #[test]
     fn only_the_same_job_makes_good_for_an_out_of_memory() {
         let end = lines("11 4 exit 1 0");
         let tries = |words: [&str; 2], rank| {
-            let mut tries = [seen(11, rank, 1), seen(12, rank, 5)];
+            let mut tries = [make_seen(11, rank, 1), make_seen(12, rank, 5)];
             for (one, word) in tries.iter_mut().zip(words) {
                 one.arguments.push(word.to_owned());
             }

@@ -16,7 +16,7 @@ pub enum RunError {
     /// The job has no command.
     #[error("there is no command to run")]
     NoCommand,
-    /// The command is no program.
+    /// The command is not a program.
     #[error("cannot find the command {command}")]
     CommandNotFound {
         /// Its first word.
@@ -45,7 +45,7 @@ pub enum RunError {
     Start {
         /// The program.
         program: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A constant of the source is not to be found, or in more than one place.
@@ -55,7 +55,7 @@ pub enum RunError {
         name: String,
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
         /// The lines that give it a value, if there are several.
         lines: Vec<usize>,
@@ -63,7 +63,7 @@ pub enum RunError {
     /// The fork server that was to start a variant has ended.
     #[error("the fork server ended: {why}")]
     ForkServer {
-        /// What is known of it.
+        /// The known part of it.
         why: String,
     },
     /// The file for the job's output cannot be opened.
@@ -71,7 +71,7 @@ pub enum RunError {
     Output {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The user's files cannot be protected from the job.
@@ -111,7 +111,7 @@ pub enum RunError {
         python: PathBuf,
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The job's torch is a build for CPUs.
@@ -125,7 +125,7 @@ pub enum RunError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A rank that the job does not have.
@@ -168,13 +168,13 @@ pub enum RunError {
     /// A part of a mask is at most the whole.
     #[error("an assumed mask has at most 100 %, not {percent} %")]
     AssumedMask {
-        /// What was asked for.
+        /// The requested value.
         percent: u8,
     },
     /// No change has this name.
-    #[error("no change is called {name:?}{}", meant(near.as_ref()))]
+    #[error("no change is called {name:?}{}", suggest_name(near.as_ref()))]
     UnknownChange {
-        /// What was asked for.
+        /// The requested value.
         name: String,
         /// The name that is most like it.
         near: Option<String>,
@@ -197,7 +197,7 @@ pub enum RunError {
         /// The limit.
         most: u8,
     },
-    /// The machine has a device of its own.
+    /// The machine has its own device.
     #[error("this machine has a real NVIDIA device ({})", sign.display())]
     RealGpu {
         /// The file that shows it.
@@ -228,7 +228,7 @@ pub enum RunError {
     Compare {
         /// Its file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         source: tonnage_recording::ReadError,
     },
     /// A given stand-in library is not there.
@@ -236,7 +236,7 @@ pub enum RunError {
     StandinUnreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// There is no stand-in library.
@@ -264,7 +264,7 @@ pub enum RunError {
     Prepare {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The recording cannot be made.
@@ -272,7 +272,7 @@ pub enum RunError {
     Record {
         /// Its file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         source: CollectError,
     },
     /// The recording cannot be judged.
@@ -280,17 +280,17 @@ pub enum RunError {
     Judge {
         /// Its file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         source: VerdictError,
     },
 }
 
-/// What is said of a name that is like another.
-fn meant(near: Option<&String>) -> String {
+/// The hint about a similar name.
+fn suggest_name(near: Option<&String>) -> String {
     near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
 }
 
-/// What is said of packages that a dry run cannot follow.
+/// The note about packages that a dry run cannot follow.
 fn beside(others: &[String]) -> String {
     if others.is_empty() {
         return String::new();
@@ -324,7 +324,7 @@ fn reinstalled_torch(python: &Path) -> String {
 }
 
 impl RunError {
-    /// What to do about it, where that is known; for an error of the installation, `tonnage doctor`, too.
+    /// The remedy, where it is known; for an error of the installation, `tonnage doctor`, too.
     pub fn hint(&self) -> Option<String> {
         let of_installation = matches!(
             self,
@@ -352,7 +352,7 @@ impl RunError {
         }
     }
 
-    /// What to do about it, where that is known.
+    /// The remedy, where it is known.
     pub fn remedy(&self) -> Option<String> {
         let hint = match self {
             Self::CommandNotFound { .. } => {
@@ -412,7 +412,7 @@ impl RunError {
                 "the job used no GPU, or the file is of a dry run: `tonnage record` makes one that was"
             }
             Self::Compare { .. } => {
-                "check the file: `tonnage info` says what is in it; `tonnage record` makes a new one"
+                "check the file: `tonnage info` lists its contents; `tonnage record` makes a new one"
             }
             Self::NoStandin { .. } => {
                 "build the command with `--features bundled`, which has it inside, \

@@ -197,7 +197,7 @@ impl Files {
         written
     }
 
-    /// What the job did to files that would have stayed.
+    /// The changes of the job to files that would have stayed.
     pub(crate) fn changes(&self) -> FileChanges {
         let mut changes = FileChanges::new(self.by);
         let temporary = std::env::temp_dir();

@@ -4,10 +4,10 @@
 //! Most of a short dry run is spent on starting Python and importing torch. The server is the interpreter of the job
 //! itself: the Python hook stops it before the script begins, imports what the first run of the job imported, and forks
 //! a child for each variant. The child goes on with the script as if it had just been started. No device was used
-//! before the fork, so each variant has devices of its own.
+//! before the fork, so each variant has its own devices.
 //!
 //! The server is protected like a run, because imports may write files, and each variant has a fresh view of the user's
-//! files. What an import wrote would be missing there, so variants of a job whose imports write are not forked.
+//! files. Files that an import wrote would be missing there, so variants of a job whose imports write are not forked.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -37,7 +37,7 @@ use crate::python::{self, Torch};
 use crate::run_dir::{Prepared, RunDir};
 use crate::watch::Started;
 
-/// Tells the hook that it is to serve, and where.
+/// Passes the hook the address at which it is to serve.
 const VARIABLE: &str = "TONNAGE_FORK_SERVER";
 /// The file in which the hook lists what a job imported.
 const IMPORTS_FILE: &str = "imports";
@@ -66,7 +66,7 @@ const READ_BY_IMPORTS: [&str; 14] = [
     "LD_",
 ];
 
-/// What a job imported, and what it set in its environment before: a fork server does the same.
+/// The imports of a job, and the variables that it set before: a fork server does the same.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Imports {
@@ -84,7 +84,7 @@ impl Imports {
     }
 }
 
-/// What the server says.
+/// A message of the server.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Reply {
@@ -97,7 +97,7 @@ struct Reply {
     status: Option<i32>,
 }
 
-/// What happens to a variant.
+/// A step of a variant.
 enum Word {
     Started(u32),
     Ended(i32),
@@ -117,7 +117,7 @@ pub struct ForkServer {
     job: Job,
     /// Which word of the command names the script.
     script: usize,
-    /// The GPU, and whether an import asked for its properties, which torch keeps.
+    /// The GPU, and whether an import requested its properties, which torch keeps.
     gpu: String,
     asked: bool,
 }
@@ -131,7 +131,7 @@ impl ForkServer {
     pub fn start(job: &Job, options: &Options, imports: &Imports) -> Result<Self, RunError> {
         let torch = prepare(job, options)?;
         let script = python::script_position(job).ok_or_else(|| {
-            refused("the command is no Python script that is started directly".to_owned())
+            refused("the command is not a Python script that is started directly".to_owned())
         })?;
         let mut run_dir = RunDir::create(options, torch, Attempt::Limited)?;
         run_dir.protect_files(job)?;
@@ -177,7 +177,7 @@ impl ForkServer {
     }
 
     /// Whether `job` is a variant that this server can start: another only in the arguments of its script, in variables
-    /// that no import reads, and in the GPU if no import asked for its properties.
+    /// that no import reads, and in the GPU if no import requested its properties.
     pub fn serves(&self, job: &Job, options: &Options) -> bool {
         if self.asked && options.gpu.id != self.gpu {
             return false;
@@ -224,7 +224,7 @@ impl ForkServer {
             })?;
         let mut environment: BTreeMap<String, Option<String>> = BTreeMap::new();
         for (name, _) in &self.job.environment {
-            // Those of the first variant that this one may not have.
+            // Variables of the first variant that this one may not have.
             let name = text(name).ok_or_else(not_text)?;
             let outside = std::env::var(&name).ok();
             environment.insert(name, outside);
@@ -262,7 +262,7 @@ impl ForkServer {
         }
     }
 
-    /// What its imports printed.
+    /// The output of its imports.
     pub fn output(&self) -> String {
         fs::read_to_string(self.run_dir.path().join(OUTPUT_FILE)).unwrap_or_default()
     }
@@ -274,7 +274,7 @@ impl ForkServer {
 
 impl Drop for ForkServer {
     fn drop(&mut self) {
-        // It ends, with its children, when nobody listens.
+        // It ends, with its children, when the socket has no reader.
         let _ = self.stream().0.shutdown(std::net::Shutdown::Both);
         let since = Instant::now();
         while since.elapsed() < Duration::from_secs(2) {
@@ -316,7 +316,7 @@ fn refused(why: String) -> RunError {
 }
 
 fn not_text() -> RunError {
-    refused("a word of the command is no text".to_owned())
+    refused("a word of the command is not text".to_owned())
 }
 
 /// Sends a text together with an open file.
@@ -357,7 +357,7 @@ fn connect(listener: &UnixListener, process: &mut Child) -> Result<UnixStream, S
     }
 }
 
-/// Tells the server what to import, and waits until it has.
+/// Sends the server the imports, and waits until it has.
 fn greet(mut stream: UnixStream, imports: &Imports) -> Result<(UnixStream, bool), String> {
     let plan = json!({"modules": imports.modules, "environment": imports.environment});
     let failed = |error: std::io::Error| error.to_string();
@@ -366,7 +366,7 @@ fn greet(mut stream: UnixStream, imports: &Imports) -> Result<(UnixStream, bool)
         .set_read_timeout(Some(IMPORT_TIMEOUT))
         .map_err(failed)?;
     let mut line = String::new();
-    // It says nothing further before it is asked, so that nothing is lost in the buffer.
+    // The server sends nothing more before a request, so that nothing is lost in the buffer.
     BufReader::new(&stream)
         .read_line(&mut line)
         .map_err(failed)?;
@@ -380,7 +380,7 @@ fn greet(mut stream: UnixStream, imports: &Imports) -> Result<(UnixStream, bool)
     }
 }
 
-/// Passes on what the server says, until it ends.
+/// Passes on the server's messages, until it ends.
 fn listen(stream: UnixStream, all: Listeners) {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines() {
@@ -402,7 +402,7 @@ fn listen(stream: UnixStream, all: Listeners) {
                 let _ = listener.send(Word::Ended(status));
             }
         }
-        // Whoever still waits learns that there is nothing to wait for.
+        // A thread that still waits is notified that there is nothing to wait for.
         listeners(&all).clear();
     });
 }

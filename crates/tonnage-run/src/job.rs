@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// What to run.
+/// The command to run.
 ///
 /// ```
 /// use tonnage_run::Job;

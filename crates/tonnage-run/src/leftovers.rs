@@ -40,7 +40,7 @@ pub(crate) fn processes_of(folder: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// What starts these ends them: they do no work of the job.
+/// Processes whose parent ends them: they do no work of the job.
 const HELPERS: [&str; 2] = [
     "multiprocessing.resource_tracker",
     "torch/_inductor/compile_worker",

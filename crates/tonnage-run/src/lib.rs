@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Dry runs as a library: runs a job with simulated GPUs, records what it does to their memory, judges whether it fits.
 //!
-//! [`dry_run`] does all of it. A [`Job`] says what to run, [`Options`] on which GPU, and an [`Observer`] is told what
+//! [`dry_run`] does all of it. A [`Job`] has the command, [`Options`] the GPU, and an [`Observer`] is notified of what
 //! happens meanwhile. The recording goes to a file; the [`DryRun`] has the verdict and how each run of the job went.
 //!
 //! ```no_run
@@ -12,14 +12,14 @@
 //! let mut options = Options::for_gpu("a100-40gb")?;
 //! options.gpus = 2;
 //! let run = dry_run(&job, &options, Path::new("train.tonnage"), &mut Quiet)?;
-//! println!("{:?}, {} bytes to spare", run.verdict.outcome, run.verdict.spare());
+//! println!("{:?}, {} bytes of headroom", run.verdict.outcome, run.verdict.spare());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! The steps are public too, for callers that start processes in ways of their own, such as a server that forks one
 //! process for each variant of a job:
 //!
-//! 1. [`Torch::find`] says which CUDA the job's torch was built for;
+//! 1. [`Torch::find`] reports which CUDA the job's torch was built for;
 //! 2. [`RunDir::create`] makes the folder with the stand-in, the Python hook and the configuration, and
 //!    [`RunDir::environment`] gives the variables that make a process use it;
 //! 3. the processes run, and write what they do into the folder;
@@ -29,7 +29,7 @@
 //! [`record`] does the same on a real GPU, without the stand-in: the job runs as it is, and only the Python hook is
 //! added. [`verify`] does both and compares them.
 //!
-//! **Invariants:** nothing here prints. No signal handler is installed unless [`Options::forward_signals`] asks for it.
+//! **Invariants:** nothing here prints. No signal handler is installed unless [`Options::forward_signals`] requests it.
 #![forbid(unsafe_code)]
 
 pub mod changes;
@@ -72,5 +72,5 @@ pub use record::{RecordOptions, Recorded, record};
 pub use run_dir::{RunDir, private_folder};
 pub use verify::{Verified, VerifyOptions, verify};
 
-/// What tonnage calls itself in the files it writes.
+/// The name of tonnage in the files it writes.
 pub const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));

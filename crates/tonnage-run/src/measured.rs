@@ -3,11 +3,12 @@
 //!
 //! Beside torch's own history there are the notes of the Python hook and its readings of the device. All three have
 //! times of one clock; a piece of history is never older than the half second between two drains, so that the clocks
-//! of the processor and of the system do not drift apart meanwhile. What the stand-in knows at once is found here from
-//! the rows: which block an owner or a holder speaks of, whether that was said before, and which blocks nobody named.
+//! of the processor and of the system do not drift apart meanwhile. The facts that the stand-in has at once are derived
+//! here from the rows: the block of an owner or a holder, whether that was reported before, and the blocks that were
+//! never named.
 //!
 //! Driver calls are not seen on a real GPU. How much the device charges to the process is known at each reading, and
-//! between two readings from what PyTorch obtained and gave back meanwhile; such a row says that it is computed.
+//! between two readings from what PyTorch obtained and gave back meanwhile; such a row reports that it is computed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,10 +18,10 @@ use tonnage_recording::{Event, Kind, StackTable};
 
 /// The holder of a block that no Python object refers to.
 const NOTHING: &str = "nothing\t\t";
-/// What `name` says of a row that follows from others.
+/// The `name` of a row that follows from others.
 pub(crate) const COMPUTED: &str = "computed";
 
-/// What is known of a device since its last sample.
+/// The state of a device since its last sample.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     total: u64,
@@ -38,7 +39,7 @@ pub struct Machine {
     pub name: String,
     /// Bytes of memory.
     pub capacity: u64,
-    /// Bytes that the process took beside PyTorch when it was first measured.
+    /// Bytes that the process took outside PyTorch when it was first measured.
     pub context: u64,
     /// Devices that the process sees.
     pub count: u32,
@@ -97,19 +98,19 @@ impl Measured {
             Some(Machine {
                 name: sample.name.clone()?,
                 capacity: sample.total,
-                context: Reading::of(sample).beside,
+                context: Reading::from_sample(sample).beside,
                 count: sample.count.unwrap_or(1),
             })
         });
         measured
     }
 
-    /// Whether a device was ever asked.
+    /// Whether a device was ever queried.
     pub(crate) fn has_samples(&self) -> bool {
         !self.samples.is_empty()
     }
 
-    /// Whether the driver said how much of a device is this process's.
+    /// Whether the driver reported how much of a device is this process's.
     pub(crate) fn knows_own(&self) -> bool {
         self.samples.iter().all(|sample| sample.own.is_some())
     }
@@ -175,7 +176,7 @@ impl Measured {
         }
         let mut samples = self.samples.iter();
         let first = samples.find(|sample| sample.device == device);
-        let reading = state.reading.or_else(|| first.map(Reading::of));
+        let reading = state.reading.or_else(|| first.map(Reading::from_sample));
         state.reading = reading;
         if let Some(reading) = reading {
             rows.push(Event {
@@ -208,7 +209,7 @@ impl Measured {
         }
     }
 
-    /// PyTorch says with an out-of-memory how much the driver had left.
+    /// PyTorch reports with an out-of-memory how much the driver had left.
     fn refused(&mut self, event: &Event, rows: &mut Vec<Event>) {
         let state = self.devices.entry(event.device).or_default();
         let Some(reading) = &mut state.reading else {
@@ -247,7 +248,7 @@ impl Measured {
         let time = i64::try_from(sample.time).ok();
         self.open(sample.device, time, rows);
         let state = self.devices.entry(sample.device).or_default();
-        let reading = Reading::of(sample);
+        let reading = Reading::from_sample(sample);
         state.reading = Some(reading);
         // PyTorch's own count of what it holds, where rows of its history were lost.
         rows.push(reading.row(sample.device, time, sample.reserved));
@@ -271,10 +272,10 @@ impl Measured {
             NoteKind::Owners => {
                 let list = self.lists.get(note.text as usize);
                 for (address, text) in list.cloned().unwrap_or_default() {
-                    self.own(address, text, time, stacks, rows);
+                    self.report_owner(address, text, time, stacks, rows);
                 }
             }
-            NoteKind::Owner => self.own(note.address, note.text, time, stacks, rows),
+            NoteKind::Owner => self.report_owner(note.address, note.text, time, stacks, rows),
             NoteKind::Holder => {
                 let text = self.texts.get(note.text as usize).cloned();
                 self.hold(note.address, text.as_deref(), time, stacks, rows);
@@ -295,8 +296,8 @@ impl Measured {
         }
     }
 
-    /// Says whose a block is, unless it was said before of the same block.
-    fn own(
+    /// Reports the owner of a block, unless it was reported before for the same block.
+    fn report_owner(
         &mut self,
         address: u64,
         text: u32,
@@ -320,7 +321,7 @@ impl Measured {
         }
     }
 
-    /// Says what holds the block that contains an address, likewise.
+    /// Reports what holds the block that contains an address, likewise.
     fn hold(
         &mut self,
         address: u64,
@@ -381,7 +382,7 @@ impl Measured {
 }
 
 impl Reading {
-    fn of(sample: &Sample) -> Self {
+    fn from_sample(sample: &Sample) -> Self {
         let charged = sample.charged();
         Self {
             total: sample.total,
@@ -390,7 +391,7 @@ impl Reading {
         }
     }
 
-    /// The row that says it, with what PyTorch holds.
+    /// The row of the sample, with the bytes that PyTorch holds.
     fn row(&self, device: i32, time: Option<i64>, reserved: u64) -> Event {
         let charged = self.beside.saturating_add(reserved);
         let in_use = charged.saturating_add(self.others);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What happens during a dry run, for whoever watches it: progress, and how the job ended.
+//! The events of a dry run for an observer: progress, and how the job ended.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Is told what happens during a dry run, on the thread that called [`dry_run`](crate::dry_run).
+/// Is notified of events of a dry run, on the thread that called [`dry_run`](crate::dry_run).
 pub trait Observer {
     /// The job is about to be started.
     fn started(&mut self, attempt: Attempt) {
@@ -54,7 +54,7 @@ pub enum Ending {
     Exit(i32),
     /// By this signal.
     Signal(i32),
-    /// In a way the system does not tell.
+    /// In a way the system does not report.
     Unknown,
 }
 
@@ -139,6 +139,6 @@ pub struct Progress {
     pub peak: u64,
     /// How long ago that was.
     pub quiet: Duration,
-    /// Processor time that the job has taken since.
+    /// CPU time that the job has taken since.
     pub quiet_busy: Duration,
 }

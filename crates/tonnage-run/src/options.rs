@@ -25,15 +25,15 @@ use crate::ranks::World;
 #[non_exhaustive]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a switch of its own, and all combinations make sense"
+    reason = "each is a separate switch, and all combinations make sense"
 )]
 pub struct Options {
     /// The GPU to simulate.
     pub gpu: Gpu,
     /// How many of them the machine has, at most [`Self::MAX_GPUS`].
     pub gpus: u8,
-    /// Which ranks of a job of many are run, on how many machines of so many GPUs; the others are answered. `None` for a
-    /// job whose command starts all of its processes.
+    /// Which ranks of a job of many are run, on how many machines of so many GPUs; the others are answered. `None` for
+    /// a job whose command starts all of its processes.
     pub world: Option<World>,
     /// Bytes of memory of each GPU, instead of the catalogue's.
     pub capacity: Option<u64>,
@@ -47,7 +47,7 @@ pub struct Options {
     pub stop_at_oom: bool,
     /// Compute small values, so that what a script reads back is true: flags, counters, masks, sizes.
     pub values: bool,
-    /// The part of a mask that nobody knows, in percent, that is taken to be true.
+    /// The part of an unknown mask, in percent, that is taken to be true.
     pub assumed_mask: u8,
     /// How many launches each stream of a GPU is behind the host at most; 0 if what is launched is done at once.
     pub lag: u64,
@@ -65,11 +65,11 @@ pub struct Options {
     /// Where the files that the job writes are copied when it has ended; otherwise they are discarded.
     pub keep_files: Option<PathBuf>,
     /// Handle SIGINT, SIGTERM and SIGHUP while the job runs: they are for the job, and what it recorded until then is
-    /// kept. Handlers are those of the whole process, so only a program that belongs to the run should ask for it.
+    /// kept. Handlers are those of the whole process, so only a program that belongs to the run should request it.
     pub forward_signals: bool,
     /// Source files for which the job reads other text: each file with its text. The files themselves are not changed.
     pub sources: Vec<(PathBuf, String)>,
-    /// Ask at the end of each process who holds what is left there. Who holds memory at a peak is asked then.
+    /// Query the holders of the remaining memory at the end of each process. The holders at a peak are queried then.
     pub holders_at_end: bool,
     /// Where the folder of the run is made while the job runs, instead of the temporary folder.
     pub live: Option<PathBuf>,

@@ -18,7 +18,7 @@ pub(crate) fn prepare(job: &Job, options: &Options) -> Result<Torch, RunError> {
     Torch::find(job)
 }
 
-/// What the NVIDIA driver puts on a machine with a device.
+/// Files of the NVIDIA driver on a machine with a device.
 const SIGNS_OF_A_GPU: [&str; 3] = [
     "/dev/nvidia0",
     "/dev/nvidiactl",

@@ -2,7 +2,7 @@
 //! Which Python and which torch a job would use.
 //!
 //! The command may be a Python, a script that names one in its first line (`torchrun`, `accelerate`), or anything that
-//! starts the one found on the path. That Python is asked where torch is, without importing it.
+//! starts the one found on the path. That Python is queried for the location of torch, without importing it.
 
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,7 +26,7 @@ impl Torch {
         let program = program_of(job)?;
         match interpreter(job, &program) {
             Some(python) => ask(job, &python),
-            // A shell script may find its Python in ways of its own.
+            // A shell script may find its Python in its own ways.
             None => Ok(executable(job, Path::new("python"))
                 .and_then(|python| ask(job, &python).ok())
                 .unwrap_or_default()),
@@ -184,7 +184,7 @@ fn interpreter(job: &Job, program: &Path) -> Option<PathBuf> {
     is_python(&first).then_some(first)
 }
 
-/// What a script's first line says about its interpreter, without the `#!`.
+/// The interpreter in a script's first line, without the `#!`.
 fn first_line(program: &Path) -> Option<String> {
     let mut head = [0; 512];
     let length = std::fs::File::open(program).ok()?.read(&mut head).ok()?;

@@ -45,7 +45,7 @@ pub struct RecordOptions {
     pub live: Option<PathBuf>,
 }
 
-/// What was recorded of a job on a real GPU.
+/// The recording of a job on a real GPU.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Recorded {
@@ -53,7 +53,7 @@ pub struct Recorded {
     pub verdict: Verdict,
     /// How it ended.
     pub end: JobEnd,
-    /// What was written.
+    /// The contents that were written.
     pub collected: Collected,
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn catalogued(name: &str, capacity: u64) -> Option<Gpu> {
     Catalogue::embedded().measured(name, capacity).cloned()
 }
 
-/// Asks the driver how many devices there are: prints a number, 0 if there is no driver.
+/// Queries the driver for how many devices there are: prints a number, 0 if there is no driver.
 const QUESTION: &str = "\
 import ctypes
 count = ctypes.c_int(0)
@@ -187,7 +187,7 @@ except (OSError, AttributeError):
     pass
 print(count.value)";
 
-/// How many GPUs the job would see; asked in its own environment. At least one where that cannot be found out.
+/// How many GPUs the job would see; queried in its own environment. At least one where that cannot be found out.
 fn gpu_count(job: &Job) -> Result<u32, RunError> {
     let Some(python) = interpreter_of(job)? else {
         return Ok(1);

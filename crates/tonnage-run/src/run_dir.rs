@@ -36,7 +36,8 @@ use crate::standin;
 
 /// An interrupted job that had no new peak for so long probably repeats itself, which is worth a word.
 const LONG_WITHOUT_PEAK: Duration = Duration::from_secs(10);
-/// The caches of Inductor, Triton and vLLM's own compiler. A dry run has its own: what an autotuner chose there must not reach a GPU.
+/// The caches of Inductor, Triton and vLLM's own compiler. A dry run has its own: what an autotuner chose there must
+/// not reach a GPU.
 const COMPILER_CACHES: [(&str, &str); 3] = [
     ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
     ("TRITON_CACHE_DIR", "triton"),
@@ -153,7 +154,7 @@ impl RunDir {
         variables
     }
 
-    /// Tells the stand-in which files are replaced: Python opens the script that it is started with in C.
+    /// Passes the stand-in which files are replaced: Python opens the script that it is started with in C.
     fn sources(&self) -> Option<(&'static str, OsString)> {
         let mut list = OsString::new();
         for (number, (file, _)) in self.options.sources.iter().enumerate() {
@@ -187,7 +188,7 @@ impl RunDir {
         Ok(collected)
     }
 
-    /// What is known of the run as a whole.
+    /// The facts of the run as a whole.
     fn facts(&self, job: &Job, end: &JobEnd) -> Vec<(&'static str, String)> {
         let Options {
             gpu,
@@ -373,7 +374,7 @@ pub(crate) fn folder_of_job(prefix: &str, live: Option<&Path>) -> Result<TempDir
     made.map_err(RunError::Temporary)
 }
 
-/// Says which job a folder is for. The file that is given back is locked: whoever watches the folder knows by that
+/// Reports which job a folder is for. The file that is given back is locked: a watcher of the folder knows by that
 /// whether the job runs. Without it everything else goes on.
 pub(crate) fn announce(folder: &Path, job: &Job) -> Option<File> {
     let command = job.command.iter();
@@ -383,7 +384,7 @@ pub(crate) fn announce(folder: &Path, job: &Job) -> Option<File> {
             .collect(),
     };
     let mut file = File::create(folder.join(RUNNING_FILE)).ok()?;
-    // Only for an instant somebody else may have it, who asks whether we do.
+    // Another process may have it for an instant, to query whether we do.
     file.lock().ok()?;
     serde_json::to_writer(&mut file, &running).ok()?;
     Some(file)

@@ -16,8 +16,8 @@ use tonnage_recording::{WriteError, Writer};
 use crate::job::Job;
 
 /// Variables that select the documented offline mode of a library, or turn its telemetry off: name, value, and the
-/// values of the user that are quiet, too. The hook sets `WANDB_MODE` when a job imports wandb: transformers prints a line
-/// where it finds the variable, and a dry run prints what a run prints.
+/// values of the user that are quiet, too. The hook sets `WANDB_MODE` when a job imports wandb: transformers prints a
+/// line where it finds the variable, and a dry run prints what a run prints.
 const OFFLINE_MODES: [(&str, &str, &[&str]); 11] = [
     ("WANDB_ERROR_REPORTING", "false", &[]),
     ("NEPTUNE_MODE", "debug", &["debug", "offline", "read-only"]),
@@ -41,7 +41,7 @@ pub(crate) fn offline_modes(job: &Job) -> impl Iterator<Item = (&'static str, Os
     })
 }
 
-/// What the processes of a run did to other machines, or were kept from doing.
+/// The effects of a run's processes on other machines, and the ones that were prevented.
 #[derive(Default)]
 pub(crate) struct SideEffects {
     suppressed: BTreeMap<(String, String), u64>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Signals while a job runs: those that this process gets are for the job, and how a job is asked to end.
+//! Signals while a job runs: signals to this process are for the job, and how a job is requested to end.
 
 use std::fs::File;
 use std::io::IsTerminal as _;
@@ -104,7 +104,7 @@ fn send(pid: Pid, signal: Signal, folder: &Path) {
     let _ = kill_process(pid, signal);
 }
 
-/// Ends a job: asks first, so that it can hand over what it recorded, and kills it in the end.
+/// Ends a job: requests it first, so that it can hand over what it recorded, and kills it in the end.
 pub(crate) struct Termination {
     since: Instant,
     sent: usize,

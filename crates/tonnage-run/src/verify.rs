@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares a dry run with what a real GPU does: records the job on it, runs it dry on the same GPU of the catalogue, and
-//! holds the two recordings against each other.
+//! Compares a dry run with what a real GPU does: records the job on it, runs it dry on the same GPU of the catalogue,
+//! and holds the two recordings against each other.
 //!
 //! The dry run is the one that `tonnage run` would do, with the catalogue's figures and not with those just measured:
 //! whether they are right is part of the question.
@@ -34,7 +34,7 @@ pub struct VerifyOptions {
     pub standin: Option<PathBuf>,
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Verified {
@@ -46,7 +46,8 @@ pub struct Verified {
     pub dry_run: DryRun,
 }
 
-/// Records `job` on the GPU of this machine into the file `real`, runs it dry into the file `dry`, and compares the two.
+/// Records `job` on the GPU of this machine into the file `real`, runs it dry into the file `dry`, and compares the
+/// two.
 ///
 /// # Errors
 ///
@@ -81,7 +82,7 @@ pub fn verify(
     simulated.standin.clone_from(&options.standin);
     let mut again = job.clone();
     if recorded.is_some() {
-        // What it prints was shown already.
+        // Its output was shown already.
         again.output = JobOutput::Discard;
     }
     let dry_run = dry_run(&again, &simulated, dry, observer)?;

@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The first look comes sooner, so that a short command is not waited for.
 const FIRST_TICK: Duration = Duration::from_millis(2);
 
-/// Reads the figures that the processes keep in the ledger, and adds up the processor time of these and of `first`.
+/// Reads the figures that the processes keep in the ledger, and adds up the CPU time of these and of `first`.
 fn read_progress(folder: &Path, first: Vec<u32>) -> (Progress, Duration) {
     let ledger = std::fs::read(folder.join(LEDGER_FILE))
         .ok()
@@ -313,7 +313,7 @@ fn spawn(command: &mut Command) -> Result<Child, RunError> {
     })
 }
 
-/// The processor time that a process has taken, with that of its children that have ended.
+/// The CPU time that a process has taken, with that of its children that have ended.
 fn processor_time(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
     processor_time_in(&stat.unwrap_or_default())

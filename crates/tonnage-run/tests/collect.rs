@@ -91,7 +91,7 @@ impl Run {
             measured: false,
         };
         let mut log = encode(&Record::Start(start)).unwrap();
-        // The device charges what is asked for, to nobody else.
+        // The device charges the requested size, to no other process.
         let mut charged = 0;
         for record in records {
             let mut record = record.clone();
@@ -291,7 +291,7 @@ fn out_of_memory_ends_a_run_only_if_it_ended_the_run() {
     );
 }
 
-/// What the driver did and what torch tells, where a script fails twice for the same size and a third time later: it
+/// The events of the driver and of torch, where a script fails twice for the same size and a third time later: it
 /// gives a segment back and takes another in between.
 fn three_failures(run: &Run, notes: bool) -> Vec<(Kind, u64)> {
     const SECOND: u64 = BASE + 900 * MIB;

@@ -28,7 +28,7 @@ fn shell(script: &str) -> Job {
     job
 }
 
-/// Writes down what it is told, and ends the job when it has waited long enough.
+/// Writes down its notifications, and ends the job when it has waited long enough.
 #[derive(Default)]
 struct Log {
     told: Vec<String>,
@@ -65,7 +65,7 @@ fn a_job_is_run_recorded_and_judged() {
     assert_eq!(run.limited.collected.processes, 0);
     assert_eq!(run.unlimited, None);
     assert_eq!(log.told, ["started Limited", "ended Limited: exit 0"]);
-    // The recording says the same to whoever reads it later.
+    // The recording has the same verdict for later readers.
     assert_eq!(judge(&recording).unwrap(), run.verdict);
     assert_eq!(run.verdict.gpu_name, options().gpu.name);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How much processor time a pair of a request and a free takes, and how two
+//! How much CPU time a pair of a request and a free takes, and how two
 //! threads on two streams compare with one:
 //! `cargo run --release -p tonnage-runtime --example speed`.
 //!
-//! Processor time is what the kernel charges to the thread, so that other work on
-//! the machine counts little. Time that a thread sleeps for a lock is no part of
+//! CPU time is what the kernel charges to the thread, so that other work on
+//! the machine counts little. Time that a thread sleeps for a lock is not a part of
 //! it; that is shown apart, as the number of requests that needed the lock.
 
 use std::sync::{Arc, Barrier};
@@ -16,7 +16,7 @@ use tonnage_runtime::{Block, Front, Runtime};
 const PAIRS: u64 = 200_000;
 const ROUNDS: usize = 15;
 
-/// Sizes as a program asks for again and again.
+/// Sizes as a program requests again and again.
 const SIZES: [u64; 8] = [512, 2048, 4096, 12_288, 65_536, 131_072, 524_288, 1 << 20];
 
 fn runtime() -> Arc<Runtime<SimDevice>> {
@@ -39,7 +39,7 @@ fn pairs(front: &mut Front<SimDevice>, held: &mut [Option<Block>], seed: &mut u6
     }
 }
 
-/// Nanoseconds of processor time of this thread.
+/// Nanoseconds of CPU time of this thread.
 fn processor_time() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = text.split_whitespace().next().unwrap_or_default();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Three services share an arena of host memory, each on a thread and with a
-//! quota of its own: `cargo run -p tonnage-runtime --example tenants`.
+//! separate quota: `cargo run -p tonnage-runtime --example tenants`.
 //!
 //! On a GPU, `CudaDevice` of the crate `tonnage-device-cuda` takes the place of
 //! `HostDevice`; nothing else changes.
@@ -14,7 +14,7 @@ use tonnage_runtime::{Error, Runtime, Tenant};
 
 const MIB: u64 = 1 << 20;
 
-/// One service: it keeps a few buffers and asks for more now and then.
+/// One service: it keeps a few buffers and requests more now and then.
 fn serve(
     runtime: &Arc<Runtime<HostDevice>>,
     tenant: &Arc<Tenant>,

@@ -31,7 +31,7 @@ impl Block {
         self.addr
     }
 
-    /// Its bytes: what was asked for, rounded up to 512.
+    /// Its bytes: what was requested, rounded up to 512.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -75,7 +75,7 @@ impl From<NotFreed> for PolicyError {
 }
 
 /// Serves the requests of one thread for one stream; made by
-/// [`Runtime::front`]. It may be moved to another thread. What it keeps is given
+/// [`Runtime::front`]. It may be moved to another thread. The blocks that it keeps are given
 /// back when it is dropped.
 #[derive(Debug)]
 pub struct Front<D: Device> {
@@ -143,7 +143,7 @@ impl<D: Device> Front<D> {
         self.runtime.alloc_owned(Request::new(bytes, self.stream))
     }
 
-    /// Says that another stream uses a block too.
+    /// Reports that another stream uses a block too.
     ///
     /// # Errors
     /// If the block is of another runtime.
@@ -172,7 +172,7 @@ impl<D: Device> Front<D> {
         }
         let Block { addr, size, .. } = block;
         block.refund();
-        let surplus = sync::locked(&self.shelf).put(addr, size);
+        let surplus = sync::locked(&self.shelf).add_block(addr, size);
         if self.runtime.free_all(&surplus).is_err() {
             // The block is free, and the shelf has too many for a while.
             sync::locked(&self.shelf).put_back(surplus, size);
@@ -185,7 +185,7 @@ impl<D: Device> Front<D> {
     /// # Errors
     /// If the runtime is broken.
     pub fn flush(&mut self) -> Result<(), PolicyError> {
-        // What is taken off the shelf must not be lost because the allocator cannot be reached.
+        // A block that is taken off the shelf must not be lost because the allocator cannot be reached.
         drop(self.runtime.lock()?);
         let all = sync::locked(&self.shelf).take_all();
         self.runtime.free_all(&all)

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A device that several processes share: each has a lease of some of its bytes.
 //!
-//! The leases are files of one folder, and the kernel says who is alive: a process
+//! The leases are files of one folder, and the kernel reports which process is alive: a process
 //! holds a lock on its file for as long as it lives, and loses it however it ends.
-//! Whoever looks next takes the file of a dead process away, and its bytes are
-//! free. There is no server and no shared memory. What is charged is what is
-//! obtained from the device, before it is obtained, and what is given back is
+//! The next process that looks takes the file of a dead process away, and its bytes are
+//! free. There is no server and no shared memory. Bytes of the device are
+//! charged before they are obtained, and bytes that are given back are
 //! refunded afterwards: a process that is killed between the two has at most more
 //! on its lease than it had, and its lease ends with it.
 //!
 //! Processes that take no lease are not held to anything: the folder knows nothing
 //! of them. A lock stays with a child that a process forks and that does not start
-//! a program of its own, until both have ended.
+//! its own program, until both have ended.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -32,19 +32,19 @@ use crate::sync::{self, Arc, Mutex};
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How often it is looked whether they gave something.
 const GLANCE: Duration = Duration::from_millis(2);
-/// The file that holds the bytes of the device. Who changes anything has a lock on it.
+/// The file that holds the bytes of the device. A process that changes anything has a lock on it.
 const TOTAL: &str = "total";
 const SUFFIX: &str = "lease";
 
-/// Why there is no lease, or why it could not be asked.
+/// Why there is no lease, or why it could not be queried.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LeaseError {
     /// Names are letters, digits, `-` and `_`.
-    #[error("{0:?} is no name for a lease: use letters, digits, - and _")]
+    #[error("{0:?} is not a name for a lease: use letters, digits, - and _")]
     Name(String),
     /// Another process that is alive has a lease of this name.
-    #[error("another process has the lease {0}: give each process a name of its own")]
+    #[error("another process has the lease {0}: give each process a separate name")]
     Taken(String),
     /// The folder was made for a device of another size.
     #[error("the folder is for a device of {folder} bytes, not of {given}: use another folder")]
@@ -67,7 +67,7 @@ pub enum LeaseError {
     },
 }
 
-/// What a file of a lease holds.
+/// The contents of a lease file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     /// Bytes that the process holds.
@@ -135,14 +135,14 @@ struct Own {
     /// Locked as long as the process lives.
     file: File,
     used: u64,
-    /// Bytes that were nobody's when it was last looked.
+    /// Bytes that were free when it was last looked.
     known_free: u64,
     /// Leases of dead processes that were taken away here.
     recovered: u64,
     patience: Duration,
 }
 
-/// What the others have.
+/// The bytes that the others have.
 #[derive(Clone, Copy, Debug, Default)]
 struct Others {
     used: u64,
@@ -155,7 +155,7 @@ impl Lease {
     /// `quota` those that this one may hold at most.
     ///
     /// # Errors
-    /// If the name is none or taken, if the folder is for another device, or if the system fails.
+    /// If the name is invalid or taken, if the folder is for another device, or if the system fails.
     pub fn new(
         folder: impl AsRef<Path>,
         total: u64,
@@ -171,7 +171,7 @@ impl Lease {
         let path = folder.join(TOTAL);
         let table = open(&path).map_err(failed(&path))?;
         table.lock().map_err(failed(&path))?;
-        // From here to the end nobody else looks or changes anything; an early return closes the file.
+        // From here to the end no other process looks or changes anything; an early return closes the file.
         let mut bytes = [0; 8];
         match table.read_exact_at(&mut bytes, 0) {
             Ok(()) if u64::from_le_bytes(bytes) != total => {
@@ -214,7 +214,7 @@ impl Lease {
         Ok(lease)
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -234,7 +234,7 @@ impl Lease {
         sync::locked(&self.own).recovered
     }
 
-    /// Bytes that nobody has, within the quota. Leases of processes that ended are taken away first.
+    /// Bytes that no process has, within the quota. Leases of processes that ended are taken away first.
     ///
     /// # Errors
     /// If the system fails.
@@ -244,7 +244,7 @@ impl Lease {
         Ok(own.known_free)
     }
 
-    /// Looks at the others, and lets nobody else look or change anything meanwhile.
+    /// Looks at the others, and lets no other process look or change anything meanwhile.
     fn change<T>(
         &self,
         own: &mut Own,
@@ -265,7 +265,7 @@ impl Lease {
         done
     }
 
-    /// What other processes have. The lease of one that has ended goes.
+    /// The bytes that other processes have. The lease of one that has ended goes.
     fn others(&self) -> Result<Others, LeaseError> {
         let mut others = Others::default();
         let own = format!("{}.{SUFFIX}", self.name);
@@ -326,7 +326,7 @@ impl Lease {
         let _ = self.change(&mut own, |own, _| self.write(own, 0));
     }
 
-    /// Bytes that are nobody's, within the quota.
+    /// Bytes that are free, within the quota.
     fn left(&self, own: &Own, others: &Others) -> u64 {
         let left = self.total.saturating_sub(others.used + own.used);
         left.min(self.quota.saturating_sub(own.used))
@@ -346,7 +346,7 @@ impl Lease {
         sync::locked(&self.own).patience = patience;
     }
 
-    /// Asks the others for bytes beyond those that are free and waits until there are so many, but not for ever; what
+    /// Requests bytes from the others beyond those that are free and waits until there are so many, but not forever; what
     /// came of it, in words.
     pub(crate) fn ask(&self, missing: u64) -> Result<String, LeaseError> {
         let name = &self.name;
@@ -358,7 +358,7 @@ impl Lease {
             if own.used.saturating_add(target) > quota {
                 self.change(&mut own, |own, _| self.write(own, 0))?;
                 return Ok(format!(
-                    "other processes were not asked, because the quota of {name} is {quota} bytes"
+                    "other processes were not queried, because the quota of {name} is {quota} bytes"
                 ));
             }
             (target, Instant::now() + own.patience)
@@ -372,7 +372,7 @@ impl Lease {
         self.change(&mut own, |own, _| self.write(own, 0))?;
         let free = own.known_free;
         Ok(format!(
-            "other processes were asked, and {free} bytes are free for {name}"
+            "other processes were queried, and {free} bytes are free for {name}"
         ))
     }
 }
@@ -381,7 +381,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let mut own = sync::locked(&self.own);
         let path = self.folder.join(format!("{}.{SUFFIX}", self.name));
-        // A file that stays is taken away by whoever looks next.
+        // A file that stays is taken away by the next process that looks.
         let _ = self.change(&mut own, |_, _| {
             fs::remove_file(&path).map_err(failed(&path))
         });
@@ -577,7 +577,7 @@ impl Drop for Recalls {
 }
 
 impl<D: Device> Runtime<D> {
-    /// Says which lease the device is held to, so that other processes are asked before a request is refused.
+    /// Reports which lease the device is held to, so that other processes are queried before a request is refused.
     pub fn share(&self, lease: Arc<Lease>) {
         *sync::locked(&self.lease) = Some(lease);
     }
@@ -601,13 +601,13 @@ impl<D: Device> Runtime<D> {
 }
 
 impl<D: Device + 'static> Runtime<D> {
-    /// Calls [`answer_recall`](Self::answer_recall) again and again, on a thread of its own.
+    /// Calls [`answer_recall`](Self::answer_recall) again and again, on its own thread.
     pub fn answer_recalls(self: &Arc<Self>, every: Duration) -> Recalls {
         let (ended, ends) = std::sync::mpsc::channel();
         let runtime = Arc::clone(self);
         let thread = std::thread::spawn(move || {
             while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(every) {
-                // What fails now is tried again; the program itself is told when it asks for memory.
+                // A step that fails now is tried again; the program itself gets the error when it requests memory.
                 let _ = runtime.answer_recall();
             }
         });

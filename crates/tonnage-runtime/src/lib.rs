@@ -4,7 +4,7 @@
 //! A [`Runtime`] serves requests of any thread. It holds the allocator
 //! ([`tonnage_alloc::tonnage`]) behind one lock; a call of the device is made
 //! with the lock held, so that what the allocator believes is what the device
-//! does. That is all PyTorch's plug-in uses.
+//! does. That is all PyTorch's plugin uses.
 //!
 //! Where many threads allocate at once, each takes a [`Front`] for its stream
 //! ([`Runtime::front`]). It keeps small blocks that were freed, by size, and gives
@@ -16,7 +16,7 @@
 //! Processes that share a device have a [`Lease`] each.
 //!
 //! When memory runs short, a request is refused only after everything was tried
-//! that could make room ([`Runtime::alloc`]); the error says what there was.
+//! that could make room ([`Runtime::alloc`]); the error reports what there was.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -39,7 +39,7 @@
 //!         });
 //!     }
 //! });
-//! // The allocator itself was asked once by each thread.
+//! // The allocator itself was called once by each thread.
 //! let statistics = runtime.statistics()?;
 //! assert_eq!((statistics.served, statistics.allocated.now), (4, 0));
 //! runtime.close()?;
@@ -81,9 +81,9 @@ use sync::{Arc, Mutex, MutexGuard, Ordering, Visitor};
 
 /// The tonnage allocator, for any number of threads.
 ///
-/// A [`Block`] has one owner. It overlaps no other block and no address that [`alloc`](Self::alloc) gave and that was not
-/// freed, whatever is called in whatever order: only the handle frees it. An address is a number that anyone can copy, so
-/// a program that frees one twice may free a younger block of the same address; it never frees a [`Block`].
+/// A [`Block`] has one owner. It overlaps no other block and no address that [`alloc`](Self::alloc) gave and that was
+/// not freed, whatever is called in whatever order: only the handle frees it. An address is a number that anyone can
+/// copy, so a program that frees one twice may free a younger block of the same address; it never frees a [`Block`].
 ///
 /// When the runtime is dropped, everything goes back to the device that no live block and no graph needs.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ pub struct Runtime<D: Device> {
     state: Mutex<State<D>>,
     /// The thread that is inside of [`with_device`](Self::with_device).
     visitor: Visitor,
-    /// What each front keeps; see [`front`](Self::front).
+    /// The blocks that each front keeps; see [`front`](Self::front).
     shelves: Mutex<Vec<Arc<Mutex<Shelf>>>>,
     /// Bytes that a front may keep.
     kept: u64,
@@ -102,11 +102,11 @@ pub struct Runtime<D: Device> {
     lease: Mutex<Option<Arc<Lease>>>,
 }
 
-/// What there is and what happened last; made by [`Runtime::snapshot`].
+/// The present blocks and the last events; made by [`Runtime::snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Every block that has memory or is paused, by address. What fronts keep is used.
+    /// Every block that has memory or is paused, by address. Blocks that fronts keep count as used.
     pub blocks: Vec<BlockInfo>,
     /// The last events; the last of them led to these blocks.
     pub events: Events,
@@ -129,9 +129,9 @@ struct State<D: Device> {
     allocator: Allocator<D, Ring>,
     /// How many captures and private pools are open.
     captures: u32,
-    /// What was in paused memory.
+    /// The contents of paused memory.
     saved: Saved,
-    /// What may be spilled, least recently held first.
+    /// The memory that may be spilled, least recently held first.
     spillable: Vec<Spillable>,
     /// How that is done; only devices whose bytes can be copied have a way.
     spill: Option<Spill<D>>,
@@ -210,7 +210,7 @@ impl<D: Device> Runtime<D> {
         }
     }
 
-    /// What is behind the lock. A thread that panicked there may have left it in disorder: nothing is served then.
+    /// The data behind the lock. A thread that panicked there may have left it in disorder: nothing is served then.
     fn lock(&self) -> Result<MutexGuard<'_, State<D>>, PolicyError> {
         if self.visitor.is_this_thread() {
             let reason = "the runtime was called inside of with_device, which has its lock: return from the closure first";
@@ -225,7 +225,7 @@ impl<D: Device> Runtime<D> {
     ///
     /// If the allocator has no memory, what fronts keep is taken back; then functions of
     /// [`on_shortage`](Self::on_shortage) are called, tags that [may be spilled](Self::allow_spill) make way, and
-    /// processes that share the device are asked. The request is made again after each of these.
+    /// processes that share the device are queried. The request is made again after each of these.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if there is no memory even so, or if the request cannot be served at all.
@@ -273,7 +273,7 @@ impl<D: Device> Runtime<D> {
 
     /// Takes back what fronts keep; how many blocks there were. No lock is held while another one is taken.
     fn recall(&self) -> Result<usize, PolicyError> {
-        // What is taken off a shelf must not be lost because the allocator cannot be reached.
+        // A block that is taken off a shelf must not be lost because the allocator cannot be reached.
         drop(self.lock()?);
         let shelves = sync::locked(&self.shelves).clone();
         let mut blocks = Vec::new();
@@ -298,21 +298,21 @@ impl<D: Device> Runtime<D> {
     }
 
     /// A way in for one thread and one stream, that keeps small blocks so that most requests take no lock that
-    /// another thread takes too. What it keeps counts as allocated in [`statistics`](Self::statistics); when memory
+    /// another thread takes too. Its blocks count as allocated in [`statistics`](Self::statistics); when memory
     /// runs short it is taken back.
     pub fn front(self: &Arc<Self>, stream: StreamId) -> Front<D> {
         Front::new(Arc::clone(self), stream)
     }
 
     /// Bytes and number of the blocks that fronts keep.
-    pub fn kept(&self) -> (u64, usize) {
+    pub fn count_kept(&self) -> (u64, usize) {
         let shelves = sync::locked(&self.shelves).clone();
-        let held = shelves.iter().map(|shelf| sync::locked(shelf).held());
+        let held = shelves.iter().map(|shelf| sync::locked(shelf).count_held());
         held.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1))
     }
 
-    /// Takes a block of [`alloc`](Self::alloc) back. Its own stream may get it again at once, others when the work of that
-    /// stream is done.
+    /// Takes a block of [`alloc`](Self::alloc) back. Its own stream may get it again at once, others when the work of
+    /// that stream is done.
     ///
     /// # Errors
     /// If no live block starts there, or if it is a [`Block`], which only [`Front::free`] and
@@ -338,7 +338,7 @@ impl<D: Device> Runtime<D> {
         }
     }
 
-    /// Says that another stream uses a live block of [`alloc`](Self::alloc) too.
+    /// Reports that another stream uses a live block of [`alloc`](Self::alloc) too.
     ///
     /// # Errors
     /// If no live block starts there, or if it is a [`Block`], which [`Front::record_stream`] takes.
@@ -356,7 +356,7 @@ impl<D: Device> Runtime<D> {
     }
 
     /// A graph is captured from now on, or a private pool is open: until [`end_capture`](Self::end_capture) is called
-    /// as often, no work is asked about or waited for, and nothing is unmapped.
+    /// as often, no work is queried or waited for, and nothing is unmapped.
     ///
     /// # Errors
     /// If the runtime is broken.
@@ -383,7 +383,7 @@ impl<D: Device> Runtime<D> {
     /// Nobody uses a pool any more: its memory is like any other.
     ///
     /// # Errors
-    /// If nobody used it.
+    /// If the pool was never used.
     pub fn release_pool(&self, pool: PoolId) -> Result<(), PolicyError> {
         self.lock()?.allocator.release_pool(pool)
     }
@@ -407,7 +407,7 @@ impl<D: Device> Runtime<D> {
         Ok(())
     }
 
-    /// What it has and what it did. Every number is exact and of the same moment.
+    /// The present state and the counts so far. Every number is exact and of the same moment.
     ///
     /// # Errors
     /// If the runtime is broken.
@@ -415,7 +415,7 @@ impl<D: Device> Runtime<D> {
         Ok(self.lock()?.allocator.statistics())
     }
 
-    /// The last events, of all threads. What a front serves from the blocks it keeps is no event.
+    /// The last events, of all threads. A request that a front serves from its blocks is not an event.
     ///
     /// # Errors
     /// If the runtime is broken.
@@ -457,8 +457,8 @@ impl<D: Device> Runtime<D> {
     /// nothing of the allocator that it could leave half done.
     ///
     /// # Errors
-    /// If the runtime is broken. Inside of the closure every call of this runtime on the same thread fails; other threads
-    /// wait.
+    /// If the runtime is broken. Inside of the closure every call of this runtime on the same thread fails; other
+    /// threads wait.
     pub fn with_device<T>(&self, act: impl FnOnce(&mut D) -> T) -> Result<T, PolicyError> {
         let mut state = self.lock()?;
         self.visitor.enter();
@@ -499,7 +499,7 @@ impl<D: Device> Runtime<D> {
     /// Recounts every structure.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence that reports what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let state = self.lock().map_err(|error| error.to_string())?;
         state.allocator.check()

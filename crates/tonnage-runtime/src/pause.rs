@@ -2,8 +2,8 @@
 //! Memory that is given back for a while, with what was in it.
 //!
 //! The allocator takes pages away from blocks of a tag and brings pages back; it
-//! never sees a byte. What was in them is copied here, to ordinary memory of the
-//! host, and written back before anyone else gets the lock.
+//! never sees a byte. Their contents are copied here, to ordinary memory of the
+//! host, and written back before another thread gets the lock.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use tonnage_alloc::{Contents, DeviceAddr, DeviceError, Policy, PolicyError, Tag}
 
 use crate::{Runtime, State};
 
-/// What becomes of the contents of paused memory.
+/// The fate of the contents of paused memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// They are lost: after a resume nobody knows what is in the blocks.
+    /// They are lost: after a resume the contents of the blocks are unknown.
     Nothing,
     /// They are copied to memory of the host, and back.
     OnHost,
@@ -58,7 +58,7 @@ impl Saved {
 impl<D: Contents> Runtime<D> {
     /// Gives the memory of a tag's blocks back to the device, and keeps their addresses; answers with the bytes that
     /// were given back. A page goes back if used blocks of that tag cover all of it. All work on the device is waited
-    /// for first. Until [`resume`](Self::resume) nobody may touch the blocks; they may be freed.
+    /// for first. Until [`resume`](Self::resume) no thread may touch the blocks; they may be freed.
     ///
     /// ```
     /// use tonnage_alloc::tonnage::Settings;
@@ -108,7 +108,7 @@ impl<D: Contents> Runtime<D> {
     }
 }
 
-/// Pauses a tag, for whoever has the lock.
+/// Pauses a tag, for the owner of the lock.
 pub(crate) fn pause<D: Contents>(
     state: &mut State<D>,
     tag: Tag,
@@ -142,7 +142,7 @@ pub(crate) fn pause<D: Contents>(
     paused
 }
 
-/// Resumes a tag, for whoever has the lock.
+/// Resumes a tag, for the owner of the lock.
 pub(crate) fn resume<D: Contents>(state: &mut State<D>, tag: Tag) -> Result<u64, PolicyError> {
     let State {
         allocator, saved, ..
@@ -154,7 +154,7 @@ pub(crate) fn resume<D: Contents>(state: &mut State<D>, tag: Tag) -> Result<u64,
         .flat_map(|piece| ranges.iter().filter_map(|range| piece.part(range)));
     for (addr, bytes) in parts {
         if let Err(error) = allocator.device_mut().upload(addr, bytes) {
-            // What was kept is still kept. The first failure is the one to tell.
+            // Saved contents are still saved. The first failure is the one to report.
             let _ = allocator.pause(tag);
             return Err(error.into());
         }

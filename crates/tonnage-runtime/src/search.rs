@@ -3,7 +3,7 @@
 //! itself can do: blocks that fronts keep, the program's callbacks, memory of
 //! tags that may be spilled, and what other processes do not use.
 //!
-//! After every step the request is made again, so nobody gives up more than is
+//! After every step the request is made again, so that no holder gives up more than is
 //! needed. A step is an event and is counted, whether it helped or not. No lock
 //! is held while a callback runs or another process is waited for.
 
@@ -44,9 +44,9 @@ impl From<Error> for PolicyError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// What there was.
+    /// The memory that existed.
     pub shortage: Shortage,
-    /// What was tried beyond what the allocator does by itself, in order.
+    /// The steps beyond what the allocator does by itself, in order.
     pub tried: Vec<Tried>,
 }
 
@@ -60,7 +60,7 @@ pub struct Tried {
     pub tag: Option<Tag>,
     /// Bytes that became free by it, as far as it is known.
     pub gave: u64,
-    /// Whose they were, or why there were none.
+    /// The owner of the bytes, or why there were none.
     pub what: String,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
-/// A function of the program that frees something: it is told how many bytes were asked for, and answers with the bytes
+/// A function of the program that frees something: it gets the number of requested bytes, and answers with the bytes
 /// that it freed.
 type Callback = Arc<dyn Fn(u64) -> u64 + Send + Sync>;
 
@@ -97,7 +97,7 @@ pub(crate) struct Callbacks(Mutex<Registered>);
 pub(crate) struct Registered {
     callbacks: Vec<(CallbackId, Callback)>,
     count: u64,
-    /// Threads that are inside of a callback. What they ask for meanwhile calls none.
+    /// Threads that are inside of a callback. Their requests meanwhile call none.
     inside: Vec<ThreadId>,
 }
 
@@ -125,7 +125,7 @@ impl Callbacks {
         sync::locked(&self.0)
     }
 
-    /// What is to be called, in order; none if this thread is inside of one.
+    /// The functions to call, in order; none if this thread is inside of one.
     fn enter(&self) -> Option<(Vec<Callback>, Inside<'_>)> {
         let this = sync::current_thread();
         let mut registered = sync::locked(&self.0);
@@ -145,7 +145,7 @@ impl Callbacks {
 /// A request that is made again and again.
 pub(crate) struct Search<'a, D: Device, T> {
     pub(crate) runtime: &'a Runtime<D>,
-    /// What is asked for; of a tag that is to be resumed, its bytes.
+    /// The request; for a tag that is to be resumed, its bytes.
     pub(crate) request: Request,
     /// Whether that is paused memory, which lacks pages and no place.
     pub(crate) resumes: bool,
@@ -184,7 +184,7 @@ impl<D: Device, T> Search<'_, D, T> {
             }
         }
         let mut state = self.runtime.lock()?;
-        // What somebody freed since the last step is not refused.
+        // Memory that another thread freed since the last step is not refused.
         let (requested, free) = match (self.attempt)(&mut state) {
             Err(PolicyError::OutOfMemory { requested, free }) => (requested, free),
             served => return Ok(served?),
@@ -200,7 +200,7 @@ impl<D: Device, T> Search<'_, D, T> {
     }
 
     fn fronts(&self, tried: &mut Vec<Tried>) -> Result<Option<T>, Error> {
-        let (bytes, blocks) = self.runtime.kept();
+        let (bytes, blocks) = self.runtime.count_kept();
         if blocks == 0 {
             return Ok(None);
         }
@@ -236,8 +236,8 @@ impl<D: Device, T> Search<'_, D, T> {
         let what = match (gave, count) {
             (0, 1) => "the callback freed nothing".to_owned(),
             (0, _) => format!("{count} callbacks freed nothing"),
-            (_, 1) => "the callback says that it freed".to_owned(),
-            (_, _) => format!("{count} callbacks say that they freed"),
+            (_, 1) => "the callback reports that it freed".to_owned(),
+            (_, _) => format!("{count} callbacks report that they freed"),
         };
         tried.push(Tried {
             step,
@@ -270,7 +270,7 @@ impl<D: Device, T> Search<'_, D, T> {
             let ranges = idle.flat_map(|one| state.allocator.pausable(one.tag));
             let most: u64 = ranges.map(|range| range.bytes).sum();
             if most > 0 && most < missing {
-                let what = format!("spilling what nobody holds, {most} bytes, is not enough");
+                let what = format!("spilling what no thread holds, {most} bytes, is not enough");
                 tried.push(Tried {
                     step,
                     tag: None,
@@ -312,7 +312,7 @@ impl<D: Device, T> Search<'_, D, T> {
                 Ok(gave) => {
                     tried.push(told(gave, format!("tag {number} was spilled to the host")));
                 }
-                // A device that fails is no shortage of memory.
+                // A device that fails is not a shortage of memory.
                 Err(error @ PolicyError::Device(DeviceError::Driver { .. })) => {
                     return Err(error.into());
                 }
@@ -334,7 +334,7 @@ impl<D: Device, T> Search<'_, D, T> {
             return Ok(None);
         };
         let step = SearchStep::Leases;
-        // How much there is may have changed since the device was last asked.
+        // How much there is may have changed since the device was last queried.
         let _ = lease.free();
         let missing = {
             let mut state = self.runtime.lock()?;
@@ -352,7 +352,7 @@ impl<D: Device, T> Search<'_, D, T> {
                 }
                 asked
             }
-            Err(error) => format!("other processes could not be asked: {error}"),
+            Err(error) => format!("other processes could not be queried: {error}"),
         };
         tried.push(Tried {
             step,
@@ -365,10 +365,10 @@ impl<D: Device, T> Search<'_, D, T> {
 }
 
 impl<D: Device> Runtime<D> {
-    /// Registers a function that is called when memory runs short, before a request is refused: it is told how many
-    /// bytes were asked for, frees what it can do without, and answers with how many bytes that was. Functions are
-    /// called in the order of their registration, on the thread that asks, with no lock held, until the request is
-    /// served. What a function itself asks for calls none.
+    /// Registers a function that is called when memory runs short, before a request is refused: it gets the number of
+    /// requested bytes, frees what it can do without, and answers with how many bytes that was. Functions are
+    /// called in the order of their registration, on the requesting thread, with no lock held, until the request is
+    /// served. A request of a function itself calls none.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
@@ -378,8 +378,8 @@ impl<D: Device> Runtime<D> {
     ///
     /// let device = SimDevice::new(SimConfig::with_total(64 << 20));
     /// let runtime = Arc::new(Runtime::new(device, Settings::default()));
-    /// let ask = |bytes| Request::new(bytes, StreamId(0));
-    /// let cache = Arc::new(Mutex::new(vec![runtime.alloc(ask(40 << 20))?]));
+    /// let request = |bytes| Request::new(bytes, StreamId(0));
+    /// let cache = Arc::new(Mutex::new(vec![runtime.alloc(request(40 << 20))?]));
     /// let (owner, cached) = (Arc::downgrade(&runtime), Arc::clone(&cache));
     /// runtime.on_shortage(move |_bytes| {
     ///     let (Some(runtime), Some(block)) = (owner.upgrade(), cached.lock().unwrap().pop()) else {
@@ -387,7 +387,7 @@ impl<D: Device> Runtime<D> {
     ///     };
     ///     runtime.free(block).map_or(0, |()| 40 << 20)
     /// });
-    /// runtime.alloc(ask(60 << 20))?;
+    /// runtime.alloc(request(60 << 20))?;
     /// assert_eq!(runtime.statistics()?.search_steps.helped(SearchStep::Callbacks), 1);
     /// # Ok::<(), PolicyError>(())
     /// ```

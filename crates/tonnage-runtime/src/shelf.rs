@@ -60,7 +60,7 @@ impl Shelf {
     }
 
     /// Bytes and blocks.
-    pub(crate) fn held(&self) -> (u64, usize) {
+    pub(crate) fn count_held(&self) -> (u64, usize) {
         (self.bytes, self.blocks)
     }
 
@@ -75,7 +75,7 @@ impl Shelf {
 
     /// Keeps a block; answers with what has to be given back for it.
     #[inline]
-    pub(crate) fn put(&mut self, block: DeviceAddr, size: u64) -> Vec<DeviceAddr> {
+    pub(crate) fn add_block(&mut self, block: DeviceAddr, size: u64) -> Vec<DeviceAddr> {
         let class = &mut self.classes[class(size)];
         class.push(block);
         self.bytes += size;
@@ -118,12 +118,12 @@ mod tests {
         let mut given = 0;
         for number in 0..1000_u64 {
             let size = 4096 * (1 + number % 3);
-            given += shelf.put(DeviceAddr(number * 65536), size).len();
-            let (bytes, blocks) = shelf.held();
+            given += shelf.add_block(DeviceAddr(number * 65536), size).len();
+            let (bytes, blocks) = shelf.count_held();
             assert!(bytes <= 40 * 4096 && blocks <= 3 * PER_CLASS as usize);
             assert_eq!(blocks + given, number as usize + 1, "a block is lost");
         }
-        let (bytes, blocks) = shelf.held();
+        let (bytes, blocks) = shelf.count_held();
         let mut taken = 0;
         for size in [4096, 8192, 12288] {
             while shelf.take(size).is_some() {
@@ -131,7 +131,7 @@ mod tests {
             }
         }
         assert!(blocks > 0);
-        assert_eq!((taken, shelf.held()), (bytes, (0, 0)));
+        assert_eq!((taken, shelf.count_held()), (bytes, (0, 0)));
         assert!(shelf.take(512).is_none());
         assert!(shelf.take(1 << 40).is_none());
     }

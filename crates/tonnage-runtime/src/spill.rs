@@ -2,7 +2,7 @@
 //! Tags whose memory may be taken when it runs short, and who uses them now.
 //!
 //! The allocator cannot see who touches a block. So a tag is spilled only if the
-//! program allowed it, and only while nobody holds it: a [`Hold`] brings the
+//! program allowed it, and only while no thread holds it: a [`Hold`] brings the
 //! memory back and keeps it there.
 
 use tonnage_alloc::{Contents, Device, PolicyError, Request, StreamId, Tag};
@@ -49,7 +49,7 @@ impl<D: Device> State<D> {
 }
 
 impl<D: Contents> Runtime<D> {
-    /// Says that blocks of a tag may be spilled when memory runs short: what is in them is copied to the host, their
+    /// Reports that blocks of a tag may be spilled when memory runs short: what is in them is copied to the host, their
     /// memory is given to others, and their addresses stay. From now on blocks of this tag may be touched only while a
     /// [`Hold`] of it is there. The tag that was held longest ago is spilled first.
     ///
@@ -80,7 +80,7 @@ impl<D: Contents> Runtime<D> {
     /// ```
     ///
     /// # Errors
-    /// If it is no tag, or the runtime is broken.
+    /// If it is not a tag, or the runtime is broken.
     pub fn allow_spill(&self, tag: Tag) -> Result<(), PolicyError> {
         if tag == Tag::NONE {
             let reason = "only what has a tag can be spilled";
@@ -95,7 +95,7 @@ impl<D: Contents> Runtime<D> {
     }
 
     /// Brings back what was spilled of a tag, and keeps it there until the answer is dropped. If there is not enough
-    /// memory, other tags that nobody holds make way.
+    /// memory, other tags that no thread holds make way.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if there is not enough memory even so; if the tag was never allowed to be spilled, if a

@@ -20,7 +20,7 @@ pub(crate) use shuttle::thread::ThreadId;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::thread::ThreadId;
 
-/// The thread that asks.
+/// The calling thread.
 pub(crate) fn current_thread() -> ThreadId {
     #[cfg(feature = "shuttle")]
     return shuttle::thread::current().id();

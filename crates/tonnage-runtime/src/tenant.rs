@@ -10,7 +10,7 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 ///
 /// A request is charged before it is served, by one compare-and-swap: two
 /// requests that together exceed the quota cannot both be charged, and one that
-/// is refused disturbs nobody. The quota is a limit, not a reservation: the device
+/// is refused disturbs no other request. The quota is a limit, not a reservation: the device
 /// can be full before it is reached.
 ///
 /// ```
@@ -49,7 +49,7 @@ impl Tenant {
         })
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -76,7 +76,7 @@ impl Tenant {
             let more = used.checked_add(size).filter(|&more| more <= self.quota);
             let Some(more) = more else {
                 return Err(PolicyError::Refused(format!(
-                    "{} is above its quota: {size} bytes asked for, {used} of {} in use",
+                    "{} is above its quota: {size} bytes requested, {used} of {} in use",
                     self.name, self.quota
                 )));
             };

@@ -85,7 +85,7 @@ fn blocks_never_overlap_and_none_is_lost() {
                 seen.remove(&block);
                 runtime.free_block(block).unwrap();
             }
-            assert_eq!(runtime.kept(), (0, 0));
+            assert_eq!(runtime.count_kept(), (0, 0));
             assert_eq!(runtime.statistics().unwrap().blocks, 0);
             runtime.close().unwrap();
             assert_eq!(runtime.statistics().unwrap().reserved.now, 0);
@@ -94,7 +94,7 @@ fn blocks_never_overlap_and_none_is_lost() {
     );
 }
 
-/// What a front keeps is no reason to run out, whatever its thread does at the moment.
+/// Blocks that a front keeps are not a reason to run out, whatever its thread does at the moment.
 #[test]
 fn what_is_kept_is_had_when_memory_runs_short() {
     shuttle::check_random(
@@ -128,7 +128,7 @@ fn what_is_kept_is_had_when_memory_runs_short() {
             // The keeper is done; what it keeps is taken back at once.
             let block = front.alloc(700).unwrap();
             front.free(block).unwrap();
-            assert_eq!(runtime.kept().1, 1);
+            assert_eq!(runtime.count_kept().1, 1);
             let mut other = runtime.front(StreamId(3));
             let all = other.alloc(4 * MIB).unwrap();
             other.free(all).unwrap();
@@ -137,7 +137,7 @@ fn what_is_kept_is_had_when_memory_runs_short() {
     );
 }
 
-/// Two requests that together exceed a quota are not both served, and a refused one costs nobody anything.
+/// Two requests that together exceed a quota are not both served, and a refused one costs no other request anything.
 #[test]
 fn a_quota_holds() {
     shuttle::check_random(
@@ -171,8 +171,8 @@ fn a_quota_holds() {
     );
 }
 
-/// Two tags that do not fit at once are used in turn: what a thread holds has its memory and its bytes, however the other
-/// one is scheduled.
+/// Two tags that do not fit at once are used in turn: what a thread holds has its memory and its bytes, however the
+/// other one is scheduled.
 #[test]
 fn what_is_held_is_not_spilled() {
     shuttle::check_random(

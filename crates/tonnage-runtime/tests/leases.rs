@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes that share a device: leases that hold, memory that is asked for and
+//! Processes that share a device: leases that hold, memory that is requested and
 //! given, and processes that are killed at any moment.
 //!
 //! The other processes are this very program: the test `tenant` does what the
-//! environment says, and nothing without it.
+//! environment specifies, and nothing without it.
 #![expect(clippy::unwrap_used, reason = "a call that fails fails the test")]
 #![cfg(not(feature = "shuttle"))]
 
@@ -102,13 +102,13 @@ impl Tenant {
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        // A test that has failed leaves nobody behind.
+        // A test that has failed leaves no process behind.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What another process does: `alloc BYTES`, `free`, `answer`, `churn`.
+/// The action of another process: `alloc BYTES`, `free`, `answer`, `churn`.
 #[test]
 fn tenant() {
     let Some(role) = std::env::var_os(ROLE).map(PathBuf::from) else {
@@ -218,7 +218,7 @@ fn a_process_gives_what_it_does_not_use_when_another_one_asks() {
         assert_eq!(other.tell(&format!("alloc {}", 100 * MIB)), "served");
     }
     assert_eq!(other.tell("free"), "freed");
-    // It keeps what it freed, until it is asked and answers.
+    // It keeps what it freed, until it gets a request and answers.
     assert!(runtime.alloc(ask(100 * MIB)).is_err());
     assert_eq!(other.tell("answer"), "answering");
     lease.set_patience(Duration::from_secs(30));
@@ -231,7 +231,7 @@ fn a_process_gives_what_it_does_not_use_when_another_one_asks() {
         ),
         (2, 1)
     );
-    // What it uses, it keeps.
+    // It keeps the memory in use.
     lease.set_patience(Duration::from_millis(50));
     assert_eq!(other.tell(&format!("alloc {}", 140 * MIB)), "served");
     assert!(runtime.alloc(ask(60 * MIB)).is_err());

@@ -72,7 +72,7 @@ fn what_fronts_keep_is_taken_first_and_a_served_request_is_not_refused() {
     for block in blocks {
         front.free(block).unwrap();
     }
-    assert!(runtime.kept().1 > 0);
+    assert!(runtime.count_kept().1 > 0);
     let called = Arc::new(Mutex::new(0));
     let calls = Arc::clone(&called);
     runtime.on_shortage(move |_| {
@@ -106,7 +106,7 @@ fn callbacks_are_called_in_order_until_the_request_is_served() {
         runtime.on_shortage(move |bytes| {
             order.lock().unwrap().push((number, bytes));
             let runtime = owner.upgrade().unwrap();
-            // No lock is held, and what is asked for in here calls nobody.
+            // No lock is held, and a request in here calls no callback.
             assert!(runtime.alloc(ask(TOTAL)).is_err());
             match block.lock().unwrap().take() {
                 Some(block) => runtime.free(block).map_or(0, |()| 20 * MIB),
@@ -196,7 +196,7 @@ fn tags_that_nobody_holds_are_spilled_the_one_held_longest_ago_first() {
     );
     assert!(!holds(&runtime, first, 1, 0x11));
     assert!(holds(&runtime, other, 30 * MIB, 0x33));
-    // What is held stays.
+    // Memory that is held stays.
     let refused = short(runtime.alloc(ask(30 * MIB)));
     assert!(holds(&runtime, second, 24 * MIB, 0x22));
     let said = refused.to_string();
@@ -245,7 +245,7 @@ fn nobody_gives_anything_up_in_vain() {
     short(runtime.alloc(ask(TOTAL + 1)));
     let said = short(runtime.alloc(ask(36 * MIB))).to_string();
     assert!(
-        said.contains("spilling what nobody holds, 20971520 bytes, is not enough"),
+        said.contains("spilling what no thread holds, 20971520 bytes, is not enough"),
         "{said}"
     );
     assert_eq!(
@@ -283,7 +283,7 @@ fn nothing_is_spilled_while_a_graph_is_captured() {
         said.contains("nothing was spilled while a graph is captured"),
         "{said}"
     );
-    assert!(said.contains("ask for it before the capture"), "{said}");
+    assert!(said.contains("request it before the capture"), "{said}");
     runtime.end_capture().unwrap();
     assert!(holds(&runtime, first, 40 * MIB, 0x11));
     runtime.alloc(ask(30 * MIB)).unwrap();
@@ -313,14 +313,14 @@ fn the_error_says_what_there_is_and_what_would_help() {
     );
     assert_eq!(
         refused.to_string(),
-        "out of memory: 20.00 MiB asked for, 10.00 MiB are missing. Of 64.00 MiB the allocator holds 54.00 MiB, 30.00 MiB \
+        "out of memory: 20.00 MiB requested, 10.00 MiB are missing. The allocator holds 54.00 MiB of 64.00 MiB, 30.00 MiB \
          of it in live blocks and 24.00 MiB free, the largest piece 1.00 MiB; 10.00 MiB are free on the device."
     );
     assert_eq!(
         (runtime.statistics().unwrap().refused, searched(&runtime).1),
         (1, 1)
     );
-    // What it says is missing is what is missing: five pages more, and it is served.
+    // The reported shortage is exact: five pages more, and it is served.
     for block in blocks.drain(..4) {
         runtime.free(block).unwrap();
     }
@@ -385,7 +385,7 @@ impl Program {
         let reserved = self.runtime.statistics().unwrap().reserved.now;
         let held = self.runtime.with_device(|device| {
             assert_eq!(device.problems(), &[] as &[String]);
-            device.held()
+            device.held_bytes()
         });
         assert_eq!(held, Ok(reserved), "memory is lost");
     }

@@ -219,7 +219,7 @@ fn figures_before_the_first_block_respect_the_limit() {
     assert!(text.contains("90.00 MiB are missing"), "{text}");
 }
 
-/// What a device holds, seen from outside after its owner was dropped.
+/// The memory that a device holds, seen from outside after its owner was dropped.
 #[derive(Default)]
 struct Held {
     memory: AtomicU64,

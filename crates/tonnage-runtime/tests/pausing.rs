@@ -125,7 +125,7 @@ fn tags_do_not_disturb_each_other_and_what_is_freed_meanwhile_is_gone() {
     assert_eq!(runtime.resume(CACHE), Ok(10 * MIB));
     assert!(read(&runtime, cache[0], 3 * MIB).is_some());
     assert_eq!(runtime.resume(CACHE), Ok(0), "nothing is paused");
-    // What the freed blocks left is used again.
+    // The memory that the freed blocks left is used again.
     let again = runtime.alloc(ask(MIB, Tag::NONE)).unwrap();
     assert_eq!(runtime.check(), Ok(()));
     let left = [
@@ -143,7 +143,7 @@ fn work_that_is_late_is_waited_for() {
     let runtime = runtime();
     let block = runtime.alloc(ask(4 * MIB, WEIGHTS)).unwrap();
     let side = StreamId(0x77);
-    // Nobody said that this stream uses it.
+    // No call reported that this stream uses it.
     runtime
         .with_device(|device| device.enqueue_fill(side, block, 4 * MIB, 0x5A))
         .unwrap();

@@ -3,10 +3,10 @@
 //! move: every block holds what its own stream wrote to it until it is freed.
 //!
 //! Streams lag behind: what a thread writes is work of its stream, and is done
-//! when somebody waits for it. Memory that is unmapped under such work, or given
+//! when a thread waits for it. Memory that is unmapped under such work, or given
 //! to another stream too early, makes the work fail or the pattern wrong.
 //!
-//! `TONNAGE_OPERATIONS` says how many operations there are in all; CI has a slice.
+//! `TONNAGE_OPERATIONS` reports how many operations there are in all; CI has a slice.
 #![expect(clippy::unwrap_used, reason = "a test that cannot start has failed")]
 #![cfg(not(feature = "shuttle"))]
 
@@ -213,7 +213,11 @@ fn run(threads: u64, operations: u64) {
         runtime.free_block(held.block).unwrap();
     }
     assert_eq!(runtime.check(), Ok(()));
-    assert_eq!(runtime.kept(), (0, 0), "fronts gave back what they kept");
+    assert_eq!(
+        runtime.count_kept(),
+        (0, 0),
+        "fronts gave back what they kept"
+    );
     runtime.empty_cache().unwrap();
     let statistics = runtime.statistics().unwrap();
     assert_eq!((statistics.blocks, statistics.pending), (0, 0));

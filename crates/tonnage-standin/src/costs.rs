@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a process has the GPU do: operations of matrix products, bytes that are copied, kernels.
+//! The work that a process has the GPU do: operations of matrix products, bytes that are copied, kernels.
 //!
 //! The counts only grow. The Python hook reads them after steps of an optimizer, so that the cost of a step is a
 //! difference.
@@ -51,7 +51,7 @@ impl Type {
     }
 }
 
-/// What is counted.
+/// The operation that is counted.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 enum Count {

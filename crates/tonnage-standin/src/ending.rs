@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Processes that end without a word to Python: by C's `_exit`, or because they wait forever.
 //!
-//! PyTorch's history is handed over in pieces. Python's own ways to end hand over the last one; here it is asked for
+//! PyTorch's history is handed over in pieces. Python's own ways to end hand over the last one; here it is requested
 //! where C ends the process. It may come to nothing, but never keeps the process from ending.
 
 use std::ffi::c_void;
@@ -70,7 +70,7 @@ fn finish() {
         unsafe { finish(std::ptr::null_mut()) };
         return;
     }
-    // Who has Python's lock may never give it back, so another thread waits for it.
+    // The thread that has Python's lock may never give it back, so another thread waits for it.
     let (done, wait) = mpsc::channel();
     let started = std::thread::Builder::new().spawn(move || {
         // SAFETY: Python's own function, which takes Python's lock itself.

@@ -4,8 +4,8 @@
 //! A process records its own exit code. A signal leaves it no time for that, so its parent does when it waits for it.
 //! Signals that processes of the job send are recorded as well: a process that its own job ended has not failed.
 //!
-//! Shells wait for children in handlers of signals, and a child between `vfork` and `exec` may end here. So nothing here
-//! takes a lock or allocates memory once the library is loaded; a line is one write of a few bytes.
+//! Shells wait for children in handlers of signals, and a child between `vfork` and `exec` may end here. So nothing
+//! here takes a lock or allocates memory once the library is loaded; a line is one write of a few bytes.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ extern "C" fn start() {
         if !open() {
             return;
         }
-        // The loader must not be asked later: a handler of a signal may be the first to wait.
+        // The loader must not be called later: a handler of a signal may be the first to wait.
         for real in [&WAITPID, &WAIT4, &WAITID, &KILL] {
             real.address();
         }
@@ -69,7 +69,7 @@ fn open() -> bool {
     let Ok(path) = CString::new(folder.join(ENDINGS_FILE).as_os_str().as_bytes()) else {
         return false;
     };
-    // Kept until the process ends. No other thread runs yet, so no path is replaced that somebody reads.
+    // Kept until the process ends. No other thread runs yet, so no path is replaced while a thread reads it.
     FILES[fork::run_number()].store(path.into_raw(), Ordering::Release);
     true
 }
@@ -80,12 +80,12 @@ pub(crate) fn join() {
 }
 
 fn own_id() -> i32 {
-    // SAFETY: only asks for a number. The system is asked each time, because a child of `vfork` shares our memory.
+    // SAFETY: only queries a number. The system is queried each time, because a child of `vfork` shares our memory.
     unsafe { libc::getpid() }
 }
 
 fn own_group() -> i32 {
-    // SAFETY: only asks for a number.
+    // SAFETY: only queries a number.
     unsafe { libc::getpgrp() }
 }
 
@@ -202,7 +202,7 @@ impl Real {
     fn address(&self) -> *mut c_void {
         let mut address = self.address.load(Ordering::Relaxed);
         if address == 0 {
-            // SAFETY: asks for a symbol by a zero-terminated name.
+            // SAFETY: queries a symbol by a zero-terminated name.
             address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
             self.address.store(address, Ordering::Relaxed);
         }
@@ -237,7 +237,7 @@ fn record_child(child: i32, status: c_int) {
 /// Stands before C's `waitpid`.
 ///
 /// # Safety
-/// What `waitpid` asks for.
+/// The arguments that `waitpid` takes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn waitpid(child: i32, status: *mut c_int, options: c_int) -> i32 {
     let mut seen = 0;
@@ -255,7 +255,7 @@ pub(crate) unsafe extern "C" fn waitpid(child: i32, status: *mut c_int, options:
 /// Stands before C's `wait`.
 ///
 /// # Safety
-/// What `wait` asks for.
+/// The arguments that `wait` takes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn wait(status: *mut c_int) -> i32 {
     // SAFETY: promised by the caller; C's own function is this call.
@@ -265,7 +265,7 @@ pub(crate) unsafe extern "C" fn wait(status: *mut c_int) -> i32 {
 /// Stands before C's `wait4`.
 ///
 /// # Safety
-/// What `wait4` asks for.
+/// The arguments that `wait4` takes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn wait4(
     child: i32,
@@ -290,7 +290,7 @@ pub(crate) unsafe extern "C" fn wait4(
 /// Stands before C's `wait3`.
 ///
 /// # Safety
-/// What `wait3` asks for.
+/// The arguments that `wait3` takes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn wait3(
     status: *mut c_int,
@@ -304,7 +304,7 @@ pub(crate) unsafe extern "C" fn wait3(
 /// Stands before C's `waitid`.
 ///
 /// # Safety
-/// What `waitid` asks for.
+/// The arguments that `waitid` takes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn waitid(
     kind: libc::idtype_t,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the exported functions are made of.
+//! The parts of the exported functions.
 //!
 //! Raw pointers end here. `build.rs` wraps every parameter that is a host
-//! address in one of these types, as its line in the table says: what is read
-//! becomes a value, a string or a slice, what is written an [`Out`], [`InOut`],
+//! address in one of these types, as its line in the table states: a value that is read
+//! becomes a value, a string or a slice, one that is written an [`Out`], [`InOut`],
 //! [`OutBytes`], [`OutArray`] or [`OutText`] that knows how long it is. Only
 //! their constructors are unsafe, and only generated code calls them. All other
 //! addresses are a [`Ptr`], a number that no safe function dereferences.
@@ -12,8 +12,8 @@ use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a function with a status answers when its model panicked: "unknown
-/// error" in the runtime, the driver and NVML, and no success anywhere.
+/// The status that a function returns when its model panicked: "unknown
+/// error" in the runtime, the driver and NVML, and not a success anywhere.
 pub const FAILED: i32 = 999;
 
 /// A function of the program that is called with one pointer.
@@ -69,7 +69,7 @@ unsafe impl<const N: usize> Plain for [u8; N] {
 pub struct Ptr(pub usize);
 
 /// Handles are numbers in a range of addresses that no program maps, so that
-/// whoever takes one for a pointer is stopped at once. They are given out in
+/// a caller that takes one for a pointer is stopped at once. They are given out in
 /// order, because torch's trace shows streams by their handle and two runs of
 /// one script must give the same recording.
 static NEXT_HANDLE: AtomicU64 = AtomicU64::new(0x0f00_0000_0000);
@@ -106,7 +106,7 @@ pub unsafe fn input<T: Plain>(address: *const T) -> Option<T> {
 /// The string at a host address; `None` for null.
 ///
 /// # Safety
-/// `address` is null or points to a zero-terminated string that nobody changes during the call.
+/// `address` is null or points to a zero-terminated string that no thread changes during the call.
 pub unsafe fn input_text<'a>(address: *const c_char) -> Option<&'a CStr> {
     // SAFETY: promised by the caller.
     (!address.is_null()).then(|| unsafe { CStr::from_ptr(address) })
@@ -115,7 +115,7 @@ pub unsafe fn input_text<'a>(address: *const c_char) -> Option<&'a CStr> {
 /// The array at a host address; empty for null, and for a length or an alignment that no array has.
 ///
 /// # Safety
-/// `address` is null or points to `length` readable values that nobody changes during the call.
+/// `address` is null or points to `length` readable values that no thread changes during the call.
 pub unsafe fn input_array<'a, T: Plain>(address: *const T, length: usize) -> &'a [T] {
     let possible = length
         .checked_mul(size_of::<T>())
@@ -229,7 +229,7 @@ impl Arguments {
     }
 }
 
-/// Numbers that say how long something is.
+/// Numbers that report how long something is.
 pub trait Length {
     /// The length; none if the number is negative.
     fn length(&self) -> usize;
@@ -308,7 +308,7 @@ impl<const N: usize> OutBytes<N> {
     }
 
     /// Writes `bytes` at `offset`, cut to what the struct holds.
-    pub fn put(&self, offset: usize, bytes: &[u8]) {
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) {
         if self.0.is_null() || offset >= N {
             return;
         }
@@ -324,12 +324,12 @@ impl<const N: usize> OutBytes<N> {
 
     /// Writes a 32-bit number at `offset`.
     pub fn put_i32(&self, offset: usize, value: i32) {
-        self.put(offset, &value.to_ne_bytes());
+        self.write_at(offset, &value.to_ne_bytes());
     }
 
     /// Writes a 64-bit number at `offset`.
     pub fn put_u64(&self, offset: usize, value: u64) {
-        self.put(offset, &value.to_ne_bytes());
+        self.write_at(offset, &value.to_ne_bytes());
     }
 
     /// Whether the caller passed null.
@@ -351,7 +351,7 @@ impl<T: Plain> InOut<T> {
         Self(address)
     }
 
-    /// What the caller put there; `None` for null.
+    /// The value that the caller put there; `None` for null.
     pub fn get(&self) -> Option<T> {
         // SAFETY: `new` was promised that this is ours to read.
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
@@ -368,7 +368,7 @@ impl<T: Plain> InOut<T> {
 
 /// A host address to which the callee writes up to `length` values.
 ///
-/// Unlike an [`Out`] it is not zeroed: callers read only as much as they are told was written.
+/// Unlike an [`Out`] it is not zeroed: callers read only the length that is reported as written.
 #[derive(Clone, Copy, Debug)]
 pub struct OutArray<T> {
     address: *mut T,
@@ -428,7 +428,7 @@ impl<T: Plain> OutArray<T> {
     }
 
     /// Writes a number `offset` bytes after the beginning, if it fits there.
-    pub fn put<V: Plain>(&self, offset: usize, value: V) {
+    pub fn write_at<V: Plain>(&self, offset: usize, value: V) {
         let bytes = self.length.saturating_mul(size_of::<T>());
         if offset
             .checked_add(size_of::<V>())

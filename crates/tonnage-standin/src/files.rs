@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that are written inside somebody else's program.
+//! Files that are written inside a program of the user.
 //!
 //! The program may close any descriptor, fill the disk, or be under a limit on
 //! the size of files. None of that may hurt it, and nothing of ours may ever
-//! land in a file of its own:
+//! land in its own file:
 //!
 //! * a descriptor is used only while it still leads to the file it was opened for;
-//! * a limit on file sizes is asked for before a file grows, because passing it is a signal that kills;
+//! * a limit on file sizes is queried before a file grows, because passing it is a signal that kills;
 //! * room is allocated before a mapping is written to, because a disk without room for a page is a
 //!   signal that kills, too;
 //! * a write that failed half-way is taken back.
@@ -112,7 +112,7 @@ impl OwnFile {
         unsafe { libc::fcntl(self.descriptor, libc::F_OFD_SETLK, &raw mut lock) };
     }
 
-    /// Whether another opening of the file has this byte locked; `None` if the system cannot tell.
+    /// Whether another opening of the file has this byte locked; `None` if the system does not report it.
     pub(crate) fn byte_is_locked(&self, byte: u64) -> Option<bool> {
         let mut lock = flock(libc::F_WRLCK, byte);
         // SAFETY: `lock` is a whole description of a lock, and is written to.
@@ -191,7 +191,7 @@ impl Drop for OwnFile {
 /// A descriptor that leads to these bytes. It is the program's, which passes it on to other processes and closes it.
 pub(crate) fn passable(bytes: &[u8]) -> Result<RawFd> {
     may_grow_to(bytes.len() as u64)?;
-    // SAFETY: makes a file without a name, which nobody else knows yet.
+    // SAFETY: makes a file without a name, which no other thread knows yet.
     let descriptor = unsafe { libc::memfd_create(c"tonnage".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
         return Err(Error::last_os_error());

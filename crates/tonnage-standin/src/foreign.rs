@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Users of a device that a dry run cannot follow, found by who calls.
+//! Users of a device that a dry run cannot follow, identified by their callers.
 //!
-//! A CUDA runtime that is linked statically does not call the stand-in's runtime but the driver, and first asks it for
+//! A CUDA runtime that is linked statically does not call the stand-in's runtime but the driver, and first requests its
 //! undocumented tables. TensorFlow and JAX take most of a device when they start and divide it
-//! themselves. Both are noticed here by the library that calls, and told, because a verdict that is silent about them
+//! themselves. Both are noticed here by the library that calls, and reported, because a verdict without them
 //! would be wrong. Programs that use the shared runtime or the driver's documented functions are none of these.
 
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ const OURS: [&str; 14] = [
     "libtonnage_standin",
 ];
 
-/// A CUDA runtime asks the driver for its undocumented tables: one that is not the stand-in's.
+/// Records that a CUDA runtime other than the stand-in's requests the driver's undocumented tables.
 pub(crate) fn runtime_started() {
     let callers = calling_libraries::<FRAMES>();
     if let Some(foreign) = judge(&callers, ForeignUse::Runtime) {
@@ -65,8 +65,8 @@ pub(crate) fn runtime_started() {
     }
 }
 
-/// CUPTI, loaded by its path, calls itself without end when it gets no table, until the stack is used up. That is said
-/// and the process ended before.
+/// CUPTI, loaded by its path, calls itself without end when it gets no table, until the stack is used up. That is
+/// reported and the process ended before.
 fn cupti_started(callers: &[String]) {
     static TIMES: AtomicU32 = AtomicU32::new(0);
     if TIMES.fetch_add(1, Ordering::Relaxed) < 200 || crate::ledger::folder().is_none() {
@@ -112,7 +112,7 @@ fn looks_up_all(path: &str) -> bool {
     path.contains("/cuda/bindings/") && file_name(path).contains("driver.")
 }
 
-/// Whether calls from these libraries, the innermost first, are those of somebody who cannot be followed.
+/// Whether calls from these libraries, the innermost first, are those of a library that cannot be followed.
 fn judge(callers: &[String], how: ForeignUse) -> Option<Foreign> {
     let first = callers.first()?;
     if OURS.iter().any(|ours| file_name(first).starts_with(ours)) || looks_up_all(first) {
@@ -161,7 +161,7 @@ fn note(foreign: Foreign) {
 /// Whether torch is in this process.
 fn has_torch() -> bool {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-    // SAFETY: only asks whether a library is loaded, by a zero-terminated name.
+    // SAFETY: only queries whether a library is loaded, by a zero-terminated name.
     unsafe { !libc::dlopen(c"libc10.so".as_ptr(), flags).is_null() }
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn file_of(address: *const c_void) -> Option<(usize, String)> {
         dli_sname: std::ptr::null(),
         dli_saddr: std::ptr::null_mut(),
     };
-    // SAFETY: `about` is ours to write; any address may be asked about.
+    // SAFETY: `about` is ours to write; any address may be queried.
     let found = unsafe { libc::dladdr(address, &raw mut about) } != 0;
     if !found || about.dli_fname.is_null() {
         return None;

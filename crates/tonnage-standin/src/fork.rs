@@ -41,7 +41,7 @@ static LOCKS: Mutex<Vec<&'static dyn Hold>> = Mutex::new(Vec::new());
 trait Hold: Sync {
     /// Takes the lock if no thread has it.
     fn try_hold(&'static self) -> Option<Box<dyn Guard>>;
-    /// What a forked child does once it has the lock no longer.
+    /// Resets the data in a forked child, once the child no longer has the lock.
     fn forget_in_child(&self);
 }
 
@@ -258,8 +258,9 @@ fn until<T>(deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> Option
 
 /// Takes every lock, or none if that did not work before the deadline.
 ///
-/// Threads take locks in orders that are not known here. A lock that is not to be had for a while may belong to a thread
-/// that waits for one that is held already: all are given back then, and the missing one is taken first the next time.
+/// Threads take locks in orders that are not known here. A lock that is not to be had for a while may belong to a
+/// thread that waits for one that is held already: all are given back then, and the missing one is taken first the next
+/// time.
 fn hold(deadline: Instant) -> Option<Held> {
     FORKING.fetch_add(1, Ordering::Relaxed);
     let held = until(deadline, || {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What holds each block, and the moments at which Python is asked for it.
+//! The holder of each block, and the moments at which Python is queried for it.
 //!
 //! Python answers in one go, a census: for each block an answer, or none. The
 //! answers are kept here beside the blocks, so that one that was given before is
-//! not written again, and a block of which Python says nothing is written as
-//! held by `nothing`. When to ask is decided by bytes alone, never by a clock:
-//! two runs of a script are asked at the same moments.
+//! not written again, and a block for which Python returns nothing is written as
+//! held by `nothing`. The moment of a query depends on bytes alone, never on a clock:
+//! two runs of a script are queried at the same moments.
 
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
@@ -18,7 +18,9 @@ use crate::recorder;
 /// Below this many allocated bytes there is no census.
 const MIN_ALLOCATED: u64 = 64 << 20;
 /// Nor, while the program runs, below the capacity divided by this.
-const MIN_SHARE: u64 = 16;
+const MIN_SHARE: u64 = 64;
+/// Below the capacity divided by this, levels lie further apart: most programs pass them while they load a model.
+const SMALL_SHARE: u64 = 16;
 /// A larger capacity counts as this one: a run without a limit needs censuses as well.
 const MAX_CAPACITY: u64 = 16 << 30;
 /// A level is new if it is a quarter above the last one, or by the capacity divided by this.
@@ -43,7 +45,7 @@ pub(crate) struct Known {
     /// Allocated bytes of each device now, and at the last census.
     levels: Vec<(u64, u64)>,
     censuses: u64,
-    /// Whether a census was asked for and has not begun.
+    /// Whether a census was requested and has not begun.
     pending: bool,
 }
 
@@ -54,7 +56,7 @@ static KNOWN: Lock<Known> = Lock::new(Known {
     pending: false,
 });
 
-fn known() -> MutexGuard<'static, Known> {
+fn lock_known() -> MutexGuard<'static, Known> {
     KNOWN.lock()
 }
 
@@ -67,7 +69,7 @@ pub(crate) fn changed(
     allocated: u64,
     capacity: u64,
 ) -> bool {
-    let mut known = known();
+    let mut known = lock_known();
     match u64::try_from(change) {
         Ok(size) if known.live.len() < MAX_BLOCKS => {
             let live = Live {
@@ -88,8 +90,13 @@ pub(crate) fn changed(
     }
     let (now, last) = &mut known.levels[device];
     *now = allocated;
-    let least = MIN_ALLOCATED.max(capacity.min(MAX_CAPACITY) / MIN_SHARE);
-    let more = (*last / 4).min((capacity / NEW_SHARE).max(MIN_ALLOCATED));
+    let size = capacity.min(MAX_CAPACITY);
+    let least = MIN_ALLOCATED.max(size / MIN_SHARE);
+    let more = if allocated < size / SMALL_SHARE {
+        *last / 5 * 3
+    } else {
+        (*last / 4).min((capacity / NEW_SHARE).max(MIN_ALLOCATED))
+    };
     let due = allocated >= least && allocated > last.saturating_add(more);
     let ask = due && !known.pending;
     known.pending |= due;
@@ -98,14 +105,14 @@ pub(crate) fn changed(
 
 /// Whether a device holds this many hundredths of what it held at the last census, and not little.
 pub(crate) fn due(percent: u64) -> bool {
-    known().levels.iter().any(|&(now, last)| {
+    lock_known().levels.iter().any(|&(now, last)| {
         now >= MIN_ALLOCATED && u128::from(now) * 100 >= u128::from(last) * u128::from(percent)
     })
 }
 
 /// A census begins, for this reason.
 pub(crate) fn begin(reason: &str, device: usize) {
-    let mut known = known();
+    let mut known = lock_known();
     known.censuses += 1;
     known.pending = false;
     for (now, last) in &mut known.levels {
@@ -117,7 +124,7 @@ pub(crate) fn begin(reason: &str, device: usize) {
 
 /// Records what holds the block that contains `address`, as found by Python.
 pub(crate) fn hold(address: u64, text: &str) {
-    let mut known = known();
+    let mut known = lock_known();
     let census = known.censuses;
     let Some((&start, live)) = known.live.range_mut(..=address).next_back() else {
         return;
@@ -134,7 +141,7 @@ pub(crate) fn hold(address: u64, text: &str) {
 
 /// A census ends. Where graphs were not walked, a block that one held still counts as held by it.
 pub(crate) fn end(reason: &str, device: usize, graphs: bool) {
-    let mut known = known();
+    let mut known = lock_known();
     let census = known.censuses;
     for (&address, live) in &mut known.live {
         let before = live.holder.as_deref().unwrap_or_default();
@@ -169,6 +176,14 @@ mod tests {
         };
         assert!(!allocate(64 << 20), "little for this device");
         assert!(due(100), "but not for the beginning of a pass");
+        assert!(allocate(256 << 20), "a sixty-fourth");
+        begin("peak", device);
+        assert!(
+            !allocate(409 << 20),
+            "a small level is three fifths above the last"
+        );
+        assert!(allocate(410 << 20));
+        begin("peak", device);
         assert!(allocate(3 << 29));
         assert!(!allocate(2 << 30), "one is asked for already");
         assert!(due(100));
@@ -186,7 +201,7 @@ mod tests {
         hold((1 << 44) + (3 << 20) + 17, "list\tkept\ta.py:1");
         hold(17, "list\tno block\t");
         end("peak", device, true);
-        let known = known();
+        let known = lock_known();
         let holder = |index: u64| known.live[&((1 << 44) + (index << 20))].holder.as_deref();
         assert_eq!(holder(3), Some("list\tkept\ta.py:1"));
         assert_eq!(holder(2), Some("nothing\t\t"));

@@ -36,7 +36,7 @@ static NOTED: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 /// Stands before C's `connect`.
 ///
 /// # Safety
-/// What `connect` requires: `address` points to `length` readable bytes.
+/// The requirement of `connect`: `address` points to `length` readable bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn connect(
     socket: c_int,
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn connect(
 /// Stands before C's `getaddrinfo`.
 ///
 /// # Safety
-/// What `getaddrinfo` requires.
+/// The requirements of `getaddrinfo`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn getaddrinfo(
     node: *const c_char,

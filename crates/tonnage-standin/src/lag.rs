@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How far streams are behind the host.
 //!
-//! Kernels do nothing, so a stream would be idle whenever somebody asks. A GPU is behind: what the host launched waits
-//! in a queue, and whoever asks an event whether it is done (PyTorch's allocator does before it reuses a block that
-//! another stream used) may hear that it is not. Here a stream is behind by so many launches at most, after which a
-//! host has to wait for the queue; and it has done everything that somebody waited for.
+//! Kernels do nothing, so a stream would be idle at every query. A GPU is behind: the work that the host launched waits
+//! in a queue, and a query of an event (by PyTorch's allocator before it reuses a block that
+//! another stream used) may return that it is not done. Here a stream is behind by so many launches at most, after
+//! which a host has to wait for the queue; and it has done everything that a thread or a stream waited for.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,18 +18,18 @@ pub(crate) type Key = (usize, Ptr);
 /// How far each stream has come, by the number of its launches.
 type Progress = BTreeMap<Key, u64>;
 
-/// Whoever asks this often while nothing else is asked of the GPU waits for it by asking: then it has caught up.
+/// A caller that queries this often while nothing else is requested of the GPU waits for it: then it has caught up.
 pub(crate) const ASKED: u32 = 100;
 
 #[derive(Default)]
 struct Stream {
     given: u64,
     done: u64,
-    /// What its next launch waits for on other streams.
+    /// The work on other streams that its next launch waits for.
     after: Progress,
 }
 
-/// What streams have done, and when events will be.
+/// The work that streams have done, and when events will be.
 pub(crate) struct Lag {
     /// How many launches a stream may be behind.
     limit: u64,
@@ -87,7 +87,7 @@ impl Lag {
         self.events.remove(&event);
     }
 
-    /// What is launched on a stream from now on waits for an event.
+    /// Makes later launches on a stream wait for an event.
     pub(crate) fn follow(&mut self, key: Key, event: Ptr) {
         let Some((_, when)) = self.events.get(&event) else {
             return;
@@ -119,7 +119,7 @@ impl Lag {
         }
     }
 
-    /// Whether what is asked about is done; somebody who does nothing but ask waits for it.
+    /// Whether the queried work is done; a caller that does nothing but query waits for it.
     fn answer(&mut self, key: Key, launch: u64, when: &Progress) -> bool {
         self.asked += 1;
         let done = self.asked > ASKED || self.has_done(key, launch);

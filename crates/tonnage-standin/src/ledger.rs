@@ -6,10 +6,10 @@
 //! moment, whatever the accounts make of it (rounding, shared pieces, pools), and
 //! the figures after it are exact without a clock.
 //!
-//! A process that is killed may hold a lock or memory. Whoever meets a lock
+//! A process that is killed may hold a lock or memory. A process that meets a lock
 //! whose owner is dead takes it over and counts the device again; what a dead
 //! process held is given back by the next process that looks at the device,
-//! before it looks. Whether a process is alive is told by a lock on a byte of
+//! before it looks. A process is alive if it has a lock on a byte of
 //! the file (see `tonnage_capture::ledger`), which is tied to a mapping that
 //! neither a fork nor an exec carries along.
 
@@ -39,9 +39,9 @@ const SEEKER: usize = PROCESSES;
 /// Between two looks at what another process holds.
 const WAIT: Duration = Duration::from_micros(50);
 
-/// The file's byte tells whether the process of a slot is alive.
+/// The file's byte reports whether the process of a slot is alive.
 const BY_LOCK: u64 = 1;
-/// Only the process id tells: the file system knows no locks.
+/// Only the process id identifies it: the file system has no locks.
 const BY_PID: u64 = 2;
 
 /// This process's slot plus one; zero while it has none.
@@ -50,10 +50,10 @@ static SLOT: AtomicUsize = AtomicUsize::new(0);
 static SLOT_PID: AtomicU32 = AtomicU32::new(0);
 /// Set once no slot was to be had.
 static UNPLACED: AtomicBool = AtomicBool::new(false);
-/// Held while a slot is taken, and around the descriptor by which others are asked after.
+/// Held while a slot is taken, and around the descriptor for queries about others.
 static CLAIM: Lock<Option<OwnFile>> = Lock::forgotten_in_child(None, forget_slot);
 
-/// What a device has charged after a call.
+/// The bytes that a device has charged after a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charge {
     /// Bytes charged to this process.
@@ -89,7 +89,7 @@ pub(crate) fn forget_slot() {
     UNPLACED.store(false, Ordering::Relaxed);
 }
 
-/// This process's slot if it has one already, without asking the system.
+/// This process's slot if it has one already, without a query to the system.
 pub(crate) fn taken_slot() -> Option<usize> {
     SLOT.load(Ordering::Relaxed).checked_sub(1)
 }
@@ -190,7 +190,7 @@ impl Ledger {
                 Err(_) => return self.claim_by_pid(&file),
             }
         }
-        // One at a time looks for a slot of a dead process, under an owner's number of its own.
+        // One at a time looks for a slot of a dead process, under its own owner number.
         while !file.lock_byte(slot_byte(SEEKER)).ok()? {
             std::thread::sleep(WAIT);
         }
@@ -236,7 +236,7 @@ impl Ledger {
         })
     }
 
-    /// Makes `slot`, which nobody alive has, this process's.
+    /// Makes `slot`, which no live process has, this process's.
     fn move_in(&self, slot: usize, liveness: u64, file: &OwnFile) -> Option<usize> {
         if liveness == BY_LOCK && !file.pin_until_exit() {
             file.unlock_byte(slot_byte(slot));
@@ -303,7 +303,7 @@ impl Ledger {
     pub(crate) fn is_there(&self, number: u64) -> bool {
         let mut asking = CLAIM.lock();
         let slot = self.slot_of(number);
-        // A process cannot ask after itself by a lock of its own.
+        // A process cannot query its own state by its own lock.
         slot.is_some_and(|slot| taken_slot() == Some(slot) || self.alive(&mut asking, slot))
     }
 
@@ -322,22 +322,22 @@ impl Ledger {
                 == BY_PID;
         if by_pid {
             let pid = self.process(slot, ProcessWord::Pid).load(Ordering::Relaxed);
-            // SAFETY: signal 0 only asks whether the process is there.
+            // SAFETY: signal 0 only queries whether the process is there.
             return unsafe { libc::kill((pid as u32).cast_signed(), 0) } == 0;
         }
         let ask = |file: &OwnFile| file.byte_is_locked(slot_byte(slot));
         if asking.as_ref().and_then(ask) == Some(true) {
             return true;
         }
-        // Dead, or the program closed the descriptor and nothing was asked at all.
+        // Dead, or the program closed the descriptor and nothing was queried at all.
         if asking.as_ref().is_none_or(|file| !file.is_ours()) {
             *asking = self.open_again();
         }
-        // Who cannot be asked after is taken for alive.
+        // A process that cannot be queried is taken for alive.
         asking.as_ref().and_then(ask).unwrap_or(true)
     }
 
-    /// Counts what a device has charged to all, from what each slot says.
+    /// Counts the bytes that a device has charged to all, from the figures of each slot.
     fn count_again(&self, device: usize) {
         let sum = (0..PROCESSES)
             .map(|slot| {
@@ -349,7 +349,7 @@ impl Ledger {
             .store(sum, Ordering::Relaxed);
     }
 
-    /// Takes a device's lock in the name of `slot`; what the lock says then.
+    /// Takes a device's lock in the name of `slot`; returns the value of the lock at that time.
     fn take_lock(&self, asking: &mut Option<OwnFile>, slot: usize, device: usize) -> u64 {
         let lock = self.shared(device, SharedWord::Lock);
         let mut tries = 0_u32;
@@ -358,7 +358,7 @@ impl Ledger {
             let owner = (seen & OWNER) as usize;
             let next = (seen & !OWNER).wrapping_add(TAKING) | (slot as u64 + 1);
             let dead = owner != 0 && tries > 200 && !self.alive(asking, owner - 1);
-            // The count of takings tells this owner from a later one in the same slot.
+            // The count of takings distinguishes this owner from a later one in the same slot.
             let free = owner == 0 || dead;
             let take = |next| {
                 lock.compare_exchange(seen, next, Ordering::Acquire, Ordering::Relaxed)
@@ -463,7 +463,7 @@ pub(crate) struct DeviceLock {
 }
 
 impl DeviceLock {
-    fn own(&self) -> &'static AtomicU64 {
+    fn find_charge(&self) -> &'static AtomicU64 {
         let slot = self.slot;
         self.ledger.device(slot, self.device, DeviceWord::Charged)
     }
@@ -477,14 +477,14 @@ impl DeviceLock {
     /// Bytes charged to the other processes.
     pub(crate) fn outside(&self) -> u64 {
         self.in_use()
-            .saturating_sub(self.own().load(Ordering::Relaxed))
+            .saturating_sub(self.find_charge().load(Ordering::Relaxed))
     }
 
     /// Sets what is charged to this process; what is then charged to all.
     pub(crate) fn set_own(&self, bytes: u64) -> u64 {
         let in_use = self.outside() + bytes;
         // The slot first: after a kill in between, the device is counted again from the slots.
-        self.own().store(bytes, Ordering::Relaxed);
+        self.find_charge().store(bytes, Ordering::Relaxed);
         let shared = |word| self.ledger.shared(self.device, word);
         shared(SharedWord::InUse).store(in_use, Ordering::Relaxed);
         shared(SharedWord::PeakInUse).fetch_max(in_use, Ordering::Relaxed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long host memory is that a caller passes, where no single parameter says it.
+//! The length of host memory that a caller passes, where no single parameter has it.
 //!
 //! The tables in `api/` name these functions as the length of an array. They
 //! state what the C interface documents for the other arguments, and nothing

@@ -2,7 +2,7 @@
 //! A stand-in for the CUDA libraries: every byte accounted, no kernel run.
 //!
 //! Loaded in front of the real libraries, it answers the calls of an unmodified
-//! program as a machine with the chosen GPUs would, as far as memory can tell.
+//! program as a machine with the chosen GPUs would, as far as memory is concerned.
 //! The accounts of each device are kept by `tonnage_alloc::SimDevice`; this crate
 //! only translates between C and those accounts.
 //!
@@ -10,7 +10,7 @@
 //!   exported functions of them, in [`exports`];
 //! * [`ffi`] is what those functions are made of: checked inputs and outputs, the
 //!   guard that keeps panics inside; `unmodelled` counts what is not modelled; `lengths`
-//!   says how long host memory is where it takes more than one argument to know;
+//!   reports how long host memory is where it takes more than one argument to know;
 //!   [`region`] is memory that is copied or filled, of a device or of the host;
 //! * `model` holds what the modelled functions do, a file for each library;
 //! * `config` is the configuration of the run, `machine` the state of the process, `values` the device data that is
@@ -23,7 +23,7 @@
 //! * `ledger` is the state that processes share, `recorder` what is written for
 //!   `tonnage run`, through `files` that cannot harm the program; `fork` has
 //!   the locks, which keep all of it consistent when the program forks;
-//!   `variant` makes a forked child a process of a run of its own;
+//!   `variant` gives a forked child a separate run;
 //! * `overlay` gives the job a view of the file system in which its writes go to
 //!   the directory of the run;
 //! * `endings` records how processes end, and the signals that they send;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! NCCL and the CUDA runtime for programs that load them by their path.
 //!
-//! Being loaded first is enough for everybody who is linked with a library.
-//! vLLM and others open `libnccl.so.2` and `libcudart.so` themselves and ask
+//! Being loaded first is enough for every program that is linked with a library.
+//! vLLM and others open `libnccl.so.2` and `libcudart.so` themselves and query
 //! them for their functions, and would get those of the real ones, which cannot
 //! work without a GPU. So `dlopen` is taken over, for these names. A runtime that
-//! is linked statically is not reached this way; `foreign` tells of it.
+//! is linked statically is not reached this way; `foreign` reports it.
 //!
-//! The loader searches where the caller's library says, and knows the caller by
+//! The loader searches where the caller's library specifies, and knows the caller by
 //! the address it returns to. Hence [`dlopen`] does not call the real function,
 //! it jumps there.
 
@@ -21,7 +21,7 @@ use crate::{ffi, ledger, protect};
 
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
-/// What [`dlopen`] does: which file to open, and the real function.
+/// The result for [`dlopen`]: which file to open, and the real function.
 #[repr(C)]
 struct Redirected {
     path: *const c_char,
@@ -57,7 +57,7 @@ pub(crate) extern "C" fn dlopen(_path: *const c_char, _flags: c_int) -> *mut c_v
 extern "C" fn redirect(path: *const c_char, flags: c_int) -> Redirected {
     static REAL: Lazy<usize> = Lazy::new();
     let real = REAL.get_or_find(|| {
-        // SAFETY: the name is zero-terminated; only asks for an address.
+        // SAFETY: the name is zero-terminated; only queries an address.
         unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) as usize }
     });
     let open = real as *const c_void;
@@ -83,7 +83,8 @@ extern "C" fn redirect(path: *const c_char, flags: c_int) -> Redirected {
     Redirected { path, open }
 }
 
-/// Whether this library takes the place of the one with this name. Who asks only whether it is there gets the truth.
+/// Whether this library takes the place of the one with this name. A caller that only queries whether it exists gets
+/// the truth.
 fn is_replaced(path: &CStr, flags: c_int) -> bool {
     is_named(path) && flags & libc::RTLD_NOLOAD == 0 && ledger::folder().is_some()
 }

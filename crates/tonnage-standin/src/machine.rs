@@ -42,7 +42,7 @@ pub(crate) mod code {
     pub(crate) const CAPTURE_INVALIDATED: i32 = 901;
 }
 
-/// What calls answer: nothing, or the status code of a failure.
+/// The answer of a call: nothing, or the status code of a failure.
 pub(crate) type Answer<T = ()> = Result<T, i32>;
 
 /// Turns an [`Answer`] into the number C wants.
@@ -90,13 +90,13 @@ pub(crate) struct DeviceState {
 /// A range of pinned host memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Pinned {
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     pub(crate) size: usize,
     /// Bytes that were mapped for it; `None` if the program brought its own memory.
     pub(crate) mapped: Option<usize>,
 }
 
-/// What is behind the lock.
+/// The data behind the lock.
 pub(crate) struct Accounts {
     /// All devices of the machine, by their physical number.
     devices: Vec<DeviceState>,
@@ -136,7 +136,7 @@ pub(crate) struct Machine {
 /// The machine of this process; the second is that of a variant, see [`crate::variant::tonnage_join`].
 static MACHINES: [Lazy<Option<Machine>>; 2] = [const { Lazy::new() }; 2];
 static ANY_CONTEXT: AtomicBool = AtomicBool::new(false);
-/// Bit `n` is set once device `n` has a context, so that asking costs no lock.
+/// Bit `n` is set once device `n` has a context, so that a query costs no lock.
 static CONTEXTS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -228,7 +228,7 @@ pub(crate) fn bus_text(device: usize) -> String {
 /// minor version there could be, so that no program finds its driver too old.
 fn loaded_cuda_version() -> i32 {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-    // SAFETY: only asks whether a library is loaded, by a zero-terminated name.
+    // SAFETY: only queries whether a library is loaded, by a zero-terminated name.
     let twelve = unsafe { !libc::dlopen(c"libcudart.so.12".as_ptr(), flags).is_null() };
     if twelve { 12090 } else { 13090 }
 }
@@ -357,10 +357,10 @@ impl Machine {
     }
 }
 
-/// What a call did, as its row in the log says it.
+/// The effect of a call, for its row in the log.
 struct Report<'a, T> {
     kind: CallKind,
-    /// Bytes asked for or given back.
+    /// Bytes requested or given back.
     size: u64,
     /// The address or handle, and what depends on the kind.
     describe: &'a dyn Fn(&T) -> (u64, u64),
@@ -466,7 +466,7 @@ impl Accounts {
         Ok(settle(device, sim, |sim| sim.malloc(size), &report)?.0)
     }
 
-    /// `cudaMallocManaged`: the log has the pieces it takes and, beside them, what was asked for.
+    /// `cudaMallocManaged`: the log has the pieces it takes and, beside them, what was requested.
     pub(crate) fn malloc_managed(&mut self, device: usize, size: u64) -> Answer<u64> {
         let sim = &mut self.devices[device].sim;
         let report = Report {
@@ -518,8 +518,8 @@ impl Accounts {
         settle(device, sim, act, &report)
     }
 
-    /// `cudaIpcOpenMemHandle`: memory of another process gets addresses here that nothing else has. Both processes number
-    /// their own memory from the same address on.
+    /// `cudaIpcOpenMemHandle`: memory of another process gets addresses here that nothing else has. Both processes
+    /// number their own memory from the same address on.
     pub(crate) fn open(&mut self, device: usize, owner: (i32, u64), size: u64) -> Answer<u64> {
         let mut opened = self.opened.iter_mut();
         if let Some((&address, opened)) = opened.find(|(_, opened)| opened.owner == owner) {

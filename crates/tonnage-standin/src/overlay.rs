@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A view of the file system in which the job's writes go to a directory of the run.
 //!
-//! One process of a run, the keeper, makes a mount namespace with overlay mounts over everything a job may write to. The
-//! first processes of the job join that namespace before their `main`, and all further processes inherit it. The kernel
-//! then redirects every write, whichever way a program makes it.
+//! One process of a run, the keeper, makes a mount namespace with overlay mounts over everything a job may write to.
+//! The first processes of the job join that namespace before their `main`, and all further processes inherit it. The
+//! kernel then redirects every write, whichever way a program makes it.
 //!
 //! Mounts need the capability CAP_SYS_ADMIN. A user namespace would grant it to every user, but there a write into a
 //! directory of another group fails with EOVERFLOW, so that jobs would fail which run without protection. If mounts are
@@ -30,7 +30,7 @@ const UNPROTECTED: i32 = 125;
 /// Trees of the kernel and of services: they are not files of the user, and sockets in an overlay cannot be reached.
 const SYSTEM: [&str; 4] = ["/dev", "/proc", "/sys", "/run"];
 
-/// A larger file that is a mount of its own is not copied: the preloaded library redirects writes then.
+/// A larger file that is its own mount is not copied: the preloaded library redirects writes then.
 const LARGEST_COPY: u64 = 1 << 30;
 
 /// File systems without files of a user.
@@ -314,7 +314,7 @@ impl View<'_> {
         mount(kind, target, kind, 0, Some(&options)).during(failed)
     }
 
-    /// Mounts a copy of a file that is a mount of its own, as containers have them: an overlay is of directories only.
+    /// Mounts a copy of a file that is its own mount, as containers have them: an overlay is of directories only.
     /// The copy lies aside, because every file in the directory for changes counts as one that the job wrote.
     fn mount_copy(&self, file: &Path, target: &Path) -> Result<(), Failure> {
         let failed = || format!("copy {}", file.display());

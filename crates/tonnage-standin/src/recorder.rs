@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a process records for `tonnage run`: its log, its blocks, its words in the ledger.
+//! The records of a process for `tonnage run`: its log, its blocks, its words in the ledger.
 //!
-//! Recording never changes the outcome of the user's run. What cannot be
+//! Recording never changes the outcome of the user's run. Data that cannot be
 //! written is not written, the call it belongs to goes on, and the ledger,
 //! which needs no more room, counts what was lost. After the first loss the
 //! process records no more calls and blocks: a recording that is whole up to a
@@ -65,7 +65,7 @@ pub(crate) fn report_context(device: usize, bytes: u64) {
     }
 }
 
-/// What torch's allocator holds on a device.
+/// Reports the bytes that torch's allocator holds on a device.
 pub(crate) fn report_torch(device: usize, allocated: u64, reserved: u64) {
     let Some((ledger, slot)) = place() else {
         return;
@@ -145,7 +145,7 @@ struct Blocks {
     used: usize,
 }
 
-// SAFETY: the mapping belongs to whoever holds the lock around this struct.
+// SAFETY: the mapping belongs to the thread that holds the lock around this struct.
 unsafe impl Send for Blocks {}
 
 static BLOCKS: Lock<Option<Blocks>> = Lock::forgotten_in_child(None, forget_files);
@@ -190,7 +190,7 @@ impl Blocks {
     fn push(&mut self, entry: Entry) -> Result<()> {
         self.make_room()?;
         let [first, second, third, last] = entry.to_words();
-        // SAFETY: `make_room` left an entry's room in the window, which nobody else writes to.
+        // SAFETY: `make_room` left an entry's room in the window, which no other thread writes to.
         let at = unsafe {
             let window = self.window.cast::<[AtomicU64; 4]>();
             &*window.add(self.used / blocks::ENTRY)
@@ -198,7 +198,7 @@ impl Blocks {
         at[0].store(first, Ordering::Relaxed);
         at[1].store(second, Ordering::Relaxed);
         at[2].store(third, Ordering::Relaxed);
-        // Who sees the last word, which is never zero, sees the others.
+        // A reader that sees the last word, which is never zero, sees the others.
         at[3].store(last, Ordering::Release);
         self.used += blocks::ENTRY;
         Ok(())
@@ -367,7 +367,7 @@ impl Log {
 
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         if !self.file.is_ours() {
-            // The program closed the descriptor, and may use its number for a file of its own.
+            // The program closed the descriptor, and may use its number for its own file.
             self.file = Self::open_file(&self.path)?;
         }
         self.file.append(self.length, bytes)?;
@@ -443,14 +443,14 @@ fn remark_json(json: Vec<u8>) {
     }
 }
 
-/// Tells how often what was called that is not modelled; once, at the end.
+/// Reports how often what was called that is not modelled; once, at the end.
 pub(crate) extern "C" fn write_counts() {
     static TOLD: AtomicBool = AtomicBool::new(false);
     guard((), || {
         if TOLD.swap(true, Ordering::Relaxed) {
             return;
         }
-        // A forked child that did nothing of its own has nothing to tell.
+        // A forked child without its own work has nothing to report.
         let log = LOG.lock();
         let mine = log
             .as_ref()
@@ -486,7 +486,7 @@ pub(crate) unsafe extern "C" fn tonnage_record(tag: u32, bytes: *const u8, lengt
     });
 }
 
-/// A forked child has files of its own, and starts to count.
+/// A forked child has its own files, and starts to count.
 pub(crate) fn forget_files() {
     *LOG.lock() = None;
     *BLOCKS.lock() = None;

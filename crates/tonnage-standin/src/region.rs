@@ -3,7 +3,7 @@
 //!
 //! Which of the two an address means is known only when it is used, so both are
 //! a [`Region`]. On a device every access is checked against what is mapped; on
-//! the host it is the program that says how long the memory is. Hence only an
+//! the host it is the program that reports how long the memory is. Hence only an
 //! unsafe function makes a region, and every part of one lies inside of it.
 
 use crate::ffi::{Ptr, field};
@@ -74,7 +74,7 @@ pub struct Rows {
     pub pitch: usize,
 }
 
-/// What `cuMemcpy2D` is told: from where to where, and how much.
+/// The parameters of `cuMemcpy2D`: from where to where, and how much.
 #[derive(Clone, Copy, Debug)]
 pub struct Copy2D {
     pub(crate) to: Rows,
@@ -88,7 +88,7 @@ impl Copy2D {
     ///
     /// # Safety
     /// `address` is null or points to a readable `CUDA_MEMCPY2D`, and the memory it names may be
-    /// used as [`Region::new`] says.
+    /// used as [`Region::new`] requires.
     pub unsafe fn new(address: *const [u8; 128]) -> Option<Self> {
         // SAFETY: promised by the caller.
         let description = unsafe { crate::ffi::input(address) }?;
@@ -116,7 +116,7 @@ impl Copy2D {
     }
 }
 
-/// What `cudaMemcpy3D` is told, where both sides are pitched memory.
+/// The parameters of `cudaMemcpy3D`, where both sides are pitched memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Copy3D {
     pub(crate) to: Rows,
@@ -133,7 +133,7 @@ impl Copy3D {
     ///
     /// # Safety
     /// `address` is null or points to a readable `cudaMemcpy3DParms`, and the memory it names may be
-    /// used as [`Region::new`] says.
+    /// used as [`Region::new`] requires.
     pub unsafe fn new(address: *const [u8; 160]) -> Option<Self> {
         // SAFETY: promised by the caller.
         let description = unsafe { crate::ffi::input(address) }?;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Other text for source files: a variant of a job in which a constant has another value.
 //!
-//! Python opens the script that it is started with by C's `fopen`, so `protect` replaces it there. The hook does the same for what Python loads by itself. The user's file is never written.
+//! Python opens the script that it is started with by C's `fopen`, so `protect` replaces it there. The hook does the
+//! same for what Python loads by itself. The user's file is never written.
 
 use std::ffi::CString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -12,7 +13,7 @@ use tonnage_capture::SOURCES_VARIABLE;
 /// Whether there is such text in this process.
 pub(crate) fn are_replaced() -> bool {
     let name = CString::new(SOURCES_VARIABLE).unwrap_or_default();
-    // SAFETY: asks for a variable by a text that ends with a zero byte.
+    // SAFETY: queries a variable by a text that ends with a zero byte.
     unsafe { !libc::getenv(name.as_ptr()).is_null() }
 }
 

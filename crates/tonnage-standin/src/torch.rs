@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What torch's allocator tells about itself.
+//! The reports of torch's allocator about itself.
 //!
 //! Each time it hands out or takes back a block, torch's allocator calls
 //! `c10::reportMemoryUsageToProfiler` in another library. Because this library
@@ -41,7 +41,7 @@ const EVENTS_PER_DRAIN: u64 = 8192;
 const NANOSECONDS_PER_DRAIN: u64 = 1_000_000_000;
 const EVENTS_PER_LOOK: u64 = 64;
 
-/// What a function of Python's answers: that it has done what was wanted, or is to be called again.
+/// The results of a function of Python: the work is done, or the function is to be called again.
 const DONE: i32 = 0;
 const AGAIN: i32 = 1;
 
@@ -161,7 +161,7 @@ fn addresses_of(library: &CStr) -> (usize, usize) {
         name: &'a [u8],
         found: (usize, usize),
     }
-    unsafe extern "C" fn look(
+    unsafe extern "C" fn match_library(
         info: *mut libc::dl_phdr_info,
         _size: usize,
         search: *mut c_void,
@@ -177,7 +177,7 @@ fn addresses_of(library: &CStr) -> (usize, usize) {
             return 0;
         }
         for at in 0..usize::from(info.dlpi_phnum) {
-            // SAFETY: the loader gives as many headers as it says.
+            // SAFETY: the loader gives as many headers as it specifies.
             let header = unsafe { &*info.dlpi_phdr.add(at) };
             if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0 {
                 let start = info.dlpi_addr as usize + header.p_vaddr as usize;
@@ -191,7 +191,7 @@ fn addresses_of(library: &CStr) -> (usize, usize) {
         found: (0, 0),
     };
     // SAFETY: `look` gets the search back, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(match_library), (&raw mut search).cast()) };
     search.found
 }
 
@@ -216,12 +216,20 @@ pub(crate) unsafe extern "C" fn _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6De
                 reserved as u64,
                 device.index,
             );
+            clear_stack();
         }
     });
     if let Some(real) = real() {
         // SAFETY: the very arguments torch passed.
         unsafe { real(block, size, allocated, reserved, device) };
     }
+}
+
+/// Clears the stack below the caller. The padding of a kernel's parameters has whatever earlier calls left there: the
+/// address of a block would count as a use.
+#[inline(never)]
+fn clear_stack() {
+    std::hint::black_box(&mut [0_u8; 16 << 10]);
 }
 
 fn report(block: u64, size: i64, allocated: u64, reserved: u64, index: i8) {
@@ -263,7 +271,7 @@ fn report(block: u64, size: i64, allocated: u64, reserved: u64, index: i8) {
     }
 }
 
-/// Asks for the history to be drained, unless nobody drains it.
+/// Requests a drain of the history, unless no consumer is set.
 fn ask_for_drain(events: u64, now: u64) {
     if DRAIN.load(Ordering::Relaxed) != 0 {
         DRAINED_AT_EVENT.store(events, Ordering::Relaxed);
@@ -272,7 +280,7 @@ fn ask_for_drain(events: u64, now: u64) {
     }
 }
 
-/// What Python is asked for.
+/// The actions that are requested from Python.
 #[derive(Clone, Copy)]
 enum Ask {
     Drain,
@@ -292,7 +300,7 @@ impl Ask {
     }
 }
 
-/// Asks Python's main thread to call a function between two of its steps,
+/// Requests that Python's main thread calls a function between two of its steps,
 /// when no other thread of an ordinary script is inside the allocator.
 fn ask_python(ask: Ask) {
     if ask.callback().is_some() {
@@ -301,7 +309,7 @@ fn ask_python(ask: Ask) {
     }
 }
 
-/// Tells Python that something is wanted, unless it knows: where a script is profiled or traced, Python 3.11 does not
+/// Notifies Python that something is wanted, unless it knows: where a script is profiled or traced, Python 3.11 does not
 /// get beyond the first line of a pending call when another one was added since it began with them.
 fn ask_again() {
     if ASKED.swap(true, Ordering::Relaxed) {
@@ -323,8 +331,8 @@ fn ask_again() {
     }
 }
 
-/// Called by Python's main thread. A function that answers `AGAIN` is called again as soon as Python has gone on a step;
-/// what else is put off, or wanted meanwhile, is asked for at the next event.
+/// Called by Python's main thread. A function that answers `AGAIN` is called again as soon as Python has gone on a
+/// step; other actions that are put off, or wanted meanwhile, are requested at the next event.
 unsafe extern "C" fn call_what_is_wanted(_: *mut c_void) -> i32 {
     let mut again = false;
     for ask in Ask::ALL {
@@ -344,7 +352,7 @@ unsafe extern "C" fn call_what_is_wanted(_: *mut c_void) -> i32 {
     0
 }
 
-/// Names the function that asks Python what holds each block; null for none.
+/// Sets the function that queries Python for the holder of each block; null for none.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_set_census(callback: Option<Callback>) {
     CENSUS.store(
@@ -373,7 +381,7 @@ pub(crate) unsafe extern "C" fn tonnage_census_begin(reason: *const u8, length: 
     });
 }
 
-/// A census ends; `graphs` says whether autograd's graphs were walked.
+/// A census ends; `graphs` reports whether autograd's graphs were walked.
 ///
 /// # Safety
 /// `reason` points to `length` readable bytes, or is null.
@@ -403,15 +411,15 @@ pub(crate) extern "C" fn tonnage_torch_events() -> u64 {
     EVENTS.load(Ordering::Relaxed)
 }
 
-/// Whose each block is, as far as it was said since the block was handed out.
+/// The owner of each block, as far as it was reported since the block was allocated.
 static OWNERS: Lock<BTreeMap<u64, String>> = Lock::new(BTreeMap::new());
 
 fn owners() -> MutexGuard<'static, BTreeMap<u64, String>> {
     OWNERS.lock()
 }
 
-/// Says that the block at `address` is somebody's: kept unless it was said before of the same block.
-pub(crate) fn own(address: u64, text: &str) {
+/// Reports the owner of the block at `address`: kept unless it was reported before for the same block.
+pub(crate) fn report_owner(address: u64, text: &str) {
     let device = machine::machine()
         .ok()
         .and_then(|machine| machine.device_of(address));
@@ -425,15 +433,15 @@ pub(crate) fn own(address: u64, text: &str) {
     }
 }
 
-/// Says that a library was given this scratch memory.
+/// Reports that a library was given this scratch memory.
 pub(crate) fn own_workspace(address: u64, library: &str) {
     if address != 0 {
-        own(address, &format!("workspaces\t{library}"));
+        report_owner(address, &format!("workspaces\t{library}"));
     }
 }
 
 /// Keeps what Python knows of the program at this moment: `kind` as in
-/// [`NoteKind`], the block it speaks of or 0, and a text.
+/// [`NoteKind`], the block that it concerns or 0, and a text.
 ///
 /// # Safety
 /// `text` points to `length` readable bytes, or is null.
@@ -449,7 +457,7 @@ pub(crate) unsafe extern "C" fn tonnage_note(
         let text = unsafe { input_array(text, length) };
         let text = String::from_utf8_lossy(text);
         match NoteKind::from_number(kind) {
-            Some(NoteKind::Owner) => own(address, &text),
+            Some(NoteKind::Owner) => report_owner(address, &text),
             Some(NoteKind::Holder) => holders::hold(address, &text),
             Some(NoteKind::Used) | None => {}
             Some(kind @ NoteKind::OutOfMemory) => {

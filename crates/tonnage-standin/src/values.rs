@@ -3,14 +3,14 @@
 //!
 //! Device memory is a range of addresses without memory behind it: pages come
 //! into being only where something is written. A copy of up to the limit
-//! (64 KiB unless told otherwise) carries its bytes, so that what a program
+//! (64 KiB unless set otherwise) carries its bytes, so that what a program
 //! puts on the device it can read back. Beyond that, the Python hook computes
-//! small operators and writes their results here. What nobody wrote reads as
+//! small operators and writes their results here. Memory that was never written reads as
 //! zero.
 //!
 //! Each range has a [`State`]. Known bytes are what a GPU would hold. Drawn ones
 //! are only an answer: something that was computed from unknown values, or that
-//! a kernel has changed since. What is known at an address is forgotten when
+//! a kernel has changed since. The state of an address is forgotten when
 //! torch hands the address out anew, when something large is written over it,
 //! or when it is freed.
 //!
@@ -43,7 +43,7 @@ const MAX_PAGES: usize = (1 << 30) / PAGE as usize;
 /// Memory whose state changes more often than this is not exchanged between ranks.
 const MAX_SPANS: usize = 1024;
 
-/// What is known of a range of device memory.
+/// The state of a range of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     /// Nothing: it reads as zero.
@@ -80,7 +80,7 @@ pub(crate) trait Arrivals: Sync {
 /// Set once this process is a rank; before it nothing can arrive.
 static ARRIVALS: Lazy<&'static dyn Arrivals> = Lazy::new();
 
-/// Sets what is asked before device memory is read and after it has changed.
+/// Sets the functions that are called before device memory is read and after it has changed.
 pub(crate) fn set_arrivals(arrivals: &'static dyn Arrivals) {
     ARRIVALS.get_or_init(|| arrivals);
 }
@@ -119,17 +119,17 @@ static KNOWN: Lock<Known> = Lock::new(Known {
 /// Marks an answer that is meant for a read of one byte.
 const FOR_A_BYTE: u64 = 1 << 63;
 
-/// Reads of single numbers that are not known, by threads on which the hook sees no operator: torch decides by them in
+/// Reads of single numbers that are not known, by threads on which the hook sees no operator: torch branches on them in
 /// backward passes and steps of optimizers.
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// What small reads of unknown memory are answered, in their order: set
+    /// The answers to small reads of unknown memory, in their order: set
     /// while an operator of torch runs that reads a count back.
     static ANSWERS: RefCell<VecDeque<u64>> = const { RefCell::new(VecDeque::new()) };
 }
 
-fn known() -> MutexGuard<'static, Known> {
+fn lock_known() -> MutexGuard<'static, Known> {
     KNOWN.lock()
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn map_range(base: u64, span: u64) {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: a fresh mapping at an address where nothing is (NOREPLACE), of
-    // which nobody holds a reference.
+    // which no reference exists.
     let mapped = unsafe {
         libc::mmap(
             base as *mut libc::c_void,
@@ -160,7 +160,7 @@ pub(crate) fn map_range(base: u64, span: u64) {
     if mapped as u64 != base {
         if mapped != libc::MAP_FAILED {
             // A kernel that does not know NOREPLACE takes the address for a wish.
-            // SAFETY: the mapping just made, of which nobody knows.
+            // SAFETY: the mapping just made, to which no reference exists.
             unsafe { libc::munmap(mapped, span as usize) };
         }
         return;
@@ -169,7 +169,7 @@ pub(crate) fn map_range(base: u64, span: u64) {
         // SAFETY: advice about the mapping just made.
         unsafe { libc::madvise(mapped, span as usize, advice) };
     }
-    known().mapped.push((base, base + span));
+    lock_known().mapped.push((base, base + span));
 }
 
 impl Known {
@@ -379,8 +379,8 @@ impl Known {
     /// Copies between two ranges of device memory.
     ///
     /// # Safety
-    /// No reference to memory of either range is in use. Other threads, those of Python too, may write there at the same
-    /// time without this lock: the copy is then a mixture, as on a GPU.
+    /// No reference to memory of either range is in use. Other threads, those of Python too, may write there at the
+    /// same time without this lock: the copy is then a mixture, as on a GPU.
     unsafe fn copy_on_device(&mut self, to: u64, from: u64, size: u64, small: bool) {
         let state = self.state(from, size);
         let zeros = !self.any_page(from, size);
@@ -429,7 +429,7 @@ fn overwrite(address: u64, size: u64) {
 /// Forgets what is known of a range of device memory.
 pub(crate) fn forget(address: u64, size: u64) {
     overwrite(address, size);
-    known().forget(address, size);
+    lock_known().forget(address, size);
 }
 
 /// The size of what [`forget_page`] forgets.
@@ -437,24 +437,24 @@ pub(crate) const SCRATCH: u64 = PAGE;
 
 /// Whether the values of a page are kept.
 pub(crate) fn keeps_page(address: u64) -> bool {
-    known().is_mapped(address, PAGE)
+    lock_known().is_mapped(address, PAGE)
 }
 
 /// Forgets what the hook's handshake wrote to a page that no program has.
 pub(crate) fn forget_page(address: u64) {
     if address != 0 {
-        known().forget(address, PAGE);
+        lock_known().forget(address, PAGE);
     }
 }
 
 /// Another process has this range of device memory too: nothing in it is known any more, whatever is written here.
 pub(crate) fn share(address: u64, size: u64) {
-    known().share(address, size);
+    lock_known().share(address, size);
 }
 
 /// This range of device memory is made anew, or is not there any more.
 pub(crate) fn unshare(address: u64, size: u64) {
-    let mut known = known();
+    let mut known = lock_known();
     if !known.shared.is_empty() {
         known.unshare(address, size);
     }
@@ -462,16 +462,16 @@ pub(crate) fn unshare(address: u64, size: u64) {
 
 /// The bytes of a range of device memory, and the parts of it that are not unknown; `None` if there are none.
 pub(crate) fn read(address: u64, size: usize) -> Option<(Vec<u8>, Vec<Span>)> {
-    let known = known();
+    let known = lock_known();
     if size == 0 || !known.is_mapped(address, size as u64) {
         return None;
     }
     let spans = known.spans(address, address + size as u64);
     (!spans.is_empty() && spans.len() <= MAX_SPANS).then(|| {
         let mut bytes = Vec::with_capacity(size);
-        // SAFETY: inside our own mapping, which stays mapped, into memory of our own. Python writes there without the lock
-        // that is held here, so the bytes are copied and no reference is made to them: what is written meanwhile is a
-        // mixture, as on a GPU.
+        // SAFETY: inside our own mapping, which stays mapped, into memory of our own. Python writes there without the
+        // lock that is held here, so the bytes are copied and no reference is made to them: what is written meanwhile
+        // is a mixture, as on a GPU.
         unsafe {
             std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), size);
             bytes.set_len(size);
@@ -482,7 +482,7 @@ pub(crate) fn read(address: u64, size: usize) -> Option<(Vec<u8>, Vec<Span>)> {
 
 /// Writes bytes to device memory that are known or drawn.
 pub(crate) fn write(address: u64, bytes: &[u8], is_known: bool) {
-    let mut known = known();
+    let mut known = lock_known();
     let size = bytes.len() as u64;
     if size == 0 || !known.is_mapped(address, size) {
         return;
@@ -504,7 +504,7 @@ pub(crate) struct Side {
 /// of this thread.
 ///
 /// # Safety
-/// What is not on a device is host memory of `size` bytes, to be written and to be read.
+/// A side that is not on a device is host memory of `size` bytes, to be written and to be read.
 pub(crate) unsafe fn copy(to: Side, from: Side, size: usize, seen: bool) {
     if size == 0 || to.address == 0 || from.address == 0 {
         return;
@@ -512,7 +512,7 @@ pub(crate) unsafe fn copy(to: Side, from: Side, size: usize, seen: bool) {
     let (to_device, from_device) = (to.is_device, from.is_device);
     let (to, from) = (to.address, from.address);
     let small = size <= LIMIT.load(Ordering::Relaxed);
-    // What the hook keeps is larger than what crosses from the host: a copy on the device does not lose it.
+    // The hook keeps more than crosses from the host: a copy on the device does not lose it.
     let kept = small || size <= DEVICE_LIMIT;
     if let Some(arrivals) = arrivals() {
         match (to_device, from_device) {
@@ -522,7 +522,7 @@ pub(crate) unsafe fn copy(to: Side, from: Side, size: usize, seen: bool) {
             (false, false) => {}
         }
     }
-    let mut known = known();
+    let mut known = lock_known();
     costs::copied(to_device, from_device, size);
     match (to_device, from_device) {
         // SAFETY: nothing here keeps a reference to device memory.
@@ -559,7 +559,7 @@ pub(crate) unsafe fn copy(to: Side, from: Side, size: usize, seen: bool) {
         }
         (false, false) => {
             drop(known);
-            // SAFETY: host to host, as the caller asked; they may overlap.
+            // SAFETY: host to host, as the caller requested; they may overlap.
             unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size) };
         }
     }
@@ -570,7 +570,7 @@ fn is_unseen(size: usize, state: State, seen: bool) -> bool {
     size <= 8 && state != State::Known && !seen
 }
 
-/// What a small read of unknown memory is answered by this thread, if anything was prepared.
+/// The answer of this thread to a small read of unknown memory, if one was prepared.
 ///
 /// A byte is a check ("are all of them finite?") that comes before the count, and it is true, unless an answer for
 /// bytes comes next (`FOR_A_BYTE`).
@@ -603,7 +603,7 @@ pub(crate) unsafe fn fill(to: Side, pattern: &[u8], count: usize) {
         return;
     };
     overwrite(to, size as u64);
-    let mut known = known();
+    let mut known = lock_known();
     let zero = pattern.iter().all(|&byte| byte == 0);
     if is_device {
         let mapped = known.is_mapped(to, size as u64);
@@ -619,7 +619,7 @@ pub(crate) unsafe fn fill(to: Side, pattern: &[u8], count: usize) {
     for element in 0..count {
         let at = to as usize + element * pattern.len();
         // SAFETY: device memory is our own mapping; host memory (pinned or
-        // managed) is what the caller asked to fill.
+        // managed) is filled at the caller's request.
         unsafe {
             std::ptr::copy_nonoverlapping(pattern.as_ptr(), at as *mut u8, pattern.len());
         }
@@ -715,9 +715,9 @@ fn private_range(line: &str) -> Option<std::ops::Range<u64>> {
     (is_private && !has_file).then_some(number(start)?..number(end)?)
 }
 
-/// What is known of a range that is mapped, see [`tonnage_values_mark`]; `None` if it is not.
+/// The state of a range that is mapped, see [`tonnage_values_mark`]; `None` if it is not.
 pub(crate) fn state(address: u64, size: u64) -> Option<u8> {
-    let known = known();
+    let known = lock_known();
     let is_mapped = known.is_mapped(address, size);
     is_mapped.then(|| known.state(address, size) as u8)
 }
@@ -729,7 +729,7 @@ pub(crate) fn before_use(address: u64, size: u64) {
     }
 }
 
-// What the Python hook asks and tells.
+// Queries and reports of the Python hook.
 
 /// The hook has written to a range (1 drawn, 2 known), a kernel has changed it
 /// unseen (0), or it was set to zero (3).
@@ -741,7 +741,7 @@ pub(crate) extern "C" fn tonnage_values_mark(address: u64, size: u64, state: u8)
             Some(arrivals) => arrivals.overwritten(address, size),
             None => {}
         }
-        let mut known = known();
+        let mut known = lock_known();
         if !known.is_mapped(address, size) {
             return;
         }
@@ -770,7 +770,7 @@ pub(crate) extern "C" fn tonnage_values_share(address: u64, size: u64) {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn tonnage_values_range(address: u64, size: *mut u64) -> u64 {
     guard(0, || {
-        let known = known();
+        let known = lock_known();
         let range = known
             .mapped
             .iter()
@@ -784,7 +784,7 @@ pub(crate) unsafe extern "C" fn tonnage_values_range(address: u64, size: *mut u6
     })
 }
 
-/// The next small reads of unknown memory by this thread get these answers. How many earlier ones were not asked for.
+/// The next small reads of unknown memory by this thread get these answers. How many earlier ones were not requested.
 ///
 /// # Safety
 /// `answers` points to `count` readable numbers, or `count` is 0.

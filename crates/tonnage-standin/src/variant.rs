@@ -2,7 +2,7 @@
 //! Variants of a job in forks of one process.
 //!
 //! A fork server is a process that has imported what a script imports and forks
-//! a child for each variant of a job. Such a child joins a run of its own, with
+//! a child for each variant of a job. Such a child joins its own run, with
 //! devices that no process has used: it is as if it had just been started.
 
 use crate::{endings, ffi, fork, ledger, machine, recorder};

@@ -109,7 +109,7 @@ fn free_bytes() -> u64 {
 #[derive(Clone)]
 struct Driver(i32);
 
-/// What a status says. 0 is success and 2 is out of memory, for the runtime and
+/// The result of a status. 0 is success and 2 is out of memory, for the runtime and
 /// for the driver.
 fn answer(call: &'static str, status: i32) -> Result<(), DeviceError> {
     match status {
@@ -280,7 +280,7 @@ fn the_drivers_calls_pass_the_conformance_suite() {
 /// A stream of requests that is the same every time.
 fn drive<D: Device + Clone>(device: &mut D, settings: &str) -> (Vec<Event>, u64) {
     let settings: Settings = settings.parse().unwrap();
-    let rules = tonnage_alloc::torch::Rules::of(tonnage_alloc::torch::Version(2, 15));
+    let rules = tonnage_alloc::torch::Rules::for_version(tonnage_alloc::torch::Version(2, 15));
     let mut torch = Allocator::with(device.clone(), settings, rules, Vec::new());
     let mut live = Vec::new();
     let mut state = 12345_u64;

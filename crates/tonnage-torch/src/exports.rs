@@ -2,7 +2,7 @@
 //! The functions that PyTorch calls.
 //!
 //! A failure is raised as an error of PyTorch's, through the frames of these
-//! functions: `C-unwind` says that this may happen. Outside of PyTorch a request
+//! functions: `C-unwind` declares that this may happen. Outside of PyTorch a request
 //! that cannot be served gives null. A free never fails.
 //!
 //! No panic of Rust leaves a function: `guard` makes a failure of it. Functions
@@ -83,7 +83,7 @@ pub extern "C-unwind" fn tonnage_malloc(
     if bytes == 0 {
         return std::ptr::null_mut();
     }
-    let Some(served) = unless_raised(guard(|| Served::of(device).map(Some))) else {
+    let Some(served) = unless_raised(guard(|| Served::find_for(device).map(Some))) else {
         return std::ptr::null_mut();
     };
     let pool = served.pool_for(number(stream));
@@ -106,7 +106,7 @@ pub extern "C-unwind" fn tonnage_free(
         served.free(number(block));
         Ok(())
     });
-    // What it broke is raised by the next request.
+    // The damage that it caused is raised as an error by the next request.
     if let (Err(_), Some(served)) = (freed, Served::existing()) {
         served.note_failed_free();
     }
@@ -135,7 +135,7 @@ pub unsafe extern "C-unwind" fn tonnage_begin_allocate_to_pool(
     unless_raised(guard(|| {
         let filter =
             filter.ok_or_else(|| Failure::Other("tonnage: a pool without streams".to_owned()))?;
-        Served::of(device)?.begin_pool((pool.0, pool.1), filter)
+        Served::find_for(device)?.begin_pool((pool.0, pool.1), filter)
     }));
 }
 
@@ -162,7 +162,7 @@ pub extern "C-unwind" fn tonnage_empty_cache() {
 /// Limits what is reserved to a part of the device.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn tonnage_set_memory_fraction(fraction: f64, device: c_int) {
-    unless_raised(guard(|| Served::of(device)?.set_fraction(fraction)));
+    unless_raised(guard(|| Served::find_for(device)?.set_fraction(fraction)));
 }
 
 /// The part of the device that may be reserved.
@@ -171,7 +171,7 @@ pub extern "C" fn tonnage_memory_fraction() -> f64 {
     guard_value(1.0, || Served::existing().map_or(1.0, Served::fraction))
 }
 
-/// Says that PyTorch was told of all functions of this library, and not only of `malloc` and `free`.
+/// Records that PyTorch was given all functions of this library, and not only of `malloc` and `free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn tonnage_complete() {
     guard_value((), crate::served::complete);
@@ -192,10 +192,10 @@ pub unsafe extern "C" fn tonnage_set_plan(
     // SAFETY: promised by the caller.
     let set = guard(|| set_plan(&unsafe { text_of(text, length) }).map(|()| 0));
     // SAFETY: promised by the caller.
-    unsafe { told(set, message, room) }
+    unsafe { write_result(set, message, room) }
 }
 
-/// What a text of C has.
+/// The contents of a C text.
 ///
 /// # Safety
 /// `text` is null or points to `length` readable bytes.
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn tonnage_tag(name: *const u8, length: usize) -> u16 {
     })
 }
 
-/// What this thread requests from now on has a tag, or none if it is 0. Returns the one before.
+/// Later requests of this thread have a tag, or none if it is 0. Returns the one before.
 #[unsafe(no_mangle)]
 pub extern "C" fn tonnage_set_tag(tag: u16) -> u16 {
     guard_value(0, || tags::set_current(Tag(tag)).0)
@@ -230,7 +230,7 @@ pub extern "C" fn tonnage_set_tag(tag: u16) -> u16 {
 ///
 /// # Safety
 /// `message` is null or points to room for `room` bytes.
-unsafe fn told(result: Result<u64, Failure>, message: *mut u8, room: usize) -> i64 {
+unsafe fn write_result(result: Result<u64, Failure>, message: *mut u8, room: usize) -> i64 {
     let (code, text) = match result {
         Ok(bytes) => return i64::try_from(bytes).unwrap_or(i64::MAX),
         Err(Failure::OutOfMemory(text)) => (-2, text),
@@ -247,8 +247,8 @@ unsafe fn told(result: Result<u64, Failure>, message: *mut u8, room: usize) -> i
     code
 }
 
-/// Gives the memory of a tag's blocks back, and keeps what is in them on the host if that is asked for. Returns how many
-/// bytes were given back, or a negative number, and then writes why it failed.
+/// Gives the memory of a tag's blocks back, and keeps what is in them on the host if that is requested. Returns how
+/// many bytes were given back, or a negative number, and then writes why it failed.
 ///
 /// # Safety
 /// `message` is null or points to room for `room` bytes.
@@ -257,11 +257,11 @@ pub unsafe extern "C" fn tonnage_pause(tag: u16, keep: bool, message: *mut u8, r
     let kept = if keep { Kept::OnHost } else { Kept::Nothing };
     let paused = with_existing(|served| served.pause(Tag(tag), kept));
     // SAFETY: promised by the caller.
-    unsafe { told(paused, message, room) }
+    unsafe { write_result(paused, message, room) }
 }
 
-/// Brings memory back to a tag's blocks. Returns how many bytes, or a negative number, -2 if there is not enough memory,
-/// and then writes why it failed.
+/// Brings memory back to a tag's blocks. Returns how many bytes, or a negative number, -2 if there is not enough
+/// memory, and then writes why it failed.
 ///
 /// # Safety
 /// `message` is null or points to room for `room` bytes.
@@ -269,11 +269,11 @@ pub unsafe extern "C" fn tonnage_pause(tag: u16, keep: bool, message: *mut u8, r
 pub unsafe extern "C" fn tonnage_resume(tag: u16, message: *mut u8, room: usize) -> i64 {
     let resumed = with_existing(|served| served.resume(Tag(tag)));
     // SAFETY: promised by the caller.
-    unsafe { told(resumed, message, room) }
+    unsafe { write_result(resumed, message, room) }
 }
 
-/// Says that what has a tag may be spilled to the host when memory runs short. Returns 0, or a negative number, and then
-/// writes why it failed.
+/// Records that memory with a tag may be spilled to the host when memory runs short. Returns 0, or a negative number, and
+/// then writes why it failed.
 ///
 /// # Safety
 /// `message` is null or points to room for `room` bytes.
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn tonnage_resume(tag: u16, message: *mut u8, room: usize)
 pub unsafe extern "C" fn tonnage_allow_spill(tag: u16, message: *mut u8, room: usize) -> i64 {
     let allowed = guard(|| crate::served::allow_spill(Tag(tag)).map(|()| 0));
     // SAFETY: promised by the caller.
-    unsafe { told(allowed, message, room) }
+    unsafe { write_result(allowed, message, room) }
 }
 
 /// Brings back what was spilled of a tag, and keeps it there until `tonnage_unhold` is called as often. Returns 0, or a
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn tonnage_allow_spill(tag: u16, message: *mut u8, room: u
 pub unsafe extern "C" fn tonnage_hold(tag: u16, message: *mut u8, room: usize) -> i64 {
     let held = guard(|| crate::served::hold(Tag(tag)).map(|()| 0));
     // SAFETY: promised by the caller.
-    unsafe { told(held, message, room) }
+    unsafe { write_result(held, message, room) }
 }
 
 /// One use of a tag less.
@@ -317,7 +317,7 @@ pub extern "C" fn tonnage_on_shortage(callback: extern "C" fn(u64) -> u64) {
 pub unsafe extern "C" fn tonnage_begin_step(message: *mut u8, room: usize) -> i64 {
     let begun = with_existing(|served| served.begin_step().map(|()| 0));
     // SAFETY: promised by the caller.
-    unsafe { told(begun, message, room) }
+    unsafe { write_result(begun, message, room) }
 }
 
 /// Begins the recent peaks anew. Returns 0, or a negative number, and then writes why it failed.
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn tonnage_begin_step(message: *mut u8, room: usize) -> i6
 pub unsafe extern "C" fn tonnage_reset_peaks(message: *mut u8, room: usize) -> i64 {
     let reset = with_existing(|served| served.reset_peaks().map(|()| 0));
     // SAFETY: promised by the caller.
-    unsafe { told(reset, message, room) }
+    unsafe { write_result(reset, message, room) }
 }
 
 /// The number of the device that is served; 0 before the first request.
@@ -337,7 +337,7 @@ pub extern "C" fn tonnage_device() -> c_int {
     guard_value(0, || Served::existing().map_or(0, Served::device))
 }
 
-/// Says how many events are kept, which has to happen before the first request.
+/// Sets how many events are kept, which has to happen before the first request.
 #[unsafe(no_mangle)]
 pub extern "C" fn tonnage_keep_events(count: usize) {
     guard_value((), || crate::served::keep_events(count));
@@ -359,10 +359,10 @@ fn names(text: &'static OnceLock<String>, make: impl FnOnce() -> String) -> *con
 
 /// Writes every block and the last events, of the same moment, and returns how many numbers that takes: nothing is
 /// written if there is not so much room, and none are needed before the first request. The first two numbers are how
-/// many blocks and how many events there are. Five numbers for each block follow: address, bytes, bytes asked for, 0 if
+/// many blocks and how many events there are. Five numbers for each block follow: address, bytes, bytes requested, 0 if
 /// it is used, 1 if it waits for a stream, 2 if it is free, and its stream; then five for each event, the oldest first:
-/// its number, its kind as the place of the name, address, bytes and stream. A negative number says that it failed, and
-/// `message` why.
+/// its number, its kind as the place of the name, address, bytes and stream. A negative number means that it failed,
+/// and `message` why.
 ///
 /// # Safety
 /// `values` is null or points to `length` numbers, `message` is null or points to room for `room` bytes.
@@ -382,7 +382,7 @@ pub unsafe extern "C" fn tonnage_snapshot(
         Ok(numbers.len() as u64)
     });
     // SAFETY: promised by the caller.
-    unsafe { told(needed, message, room) }
+    unsafe { write_result(needed, message, room) }
 }
 
 /// The names of the statistics, with spaces between them.
@@ -393,7 +393,7 @@ pub extern "C" fn tonnage_statistics_names() -> *const c_char {
 }
 
 /// Writes the statistics in the order of their names, and returns how many were written: none before the first request.
-/// A negative number says that it failed, and `message` why.
+/// A negative number means that it failed, and `message` has the reason.
 ///
 /// # Safety
 /// `values` points to room for `length` numbers, `message` is null or points to room for `room` bytes.
@@ -414,7 +414,7 @@ pub unsafe extern "C" fn tonnage_statistics(
         Ok(written as u64)
     });
     // SAFETY: promised by the caller.
-    unsafe { told(written, message, room) }
+    unsafe { write_result(written, message, room) }
 }
 
 #[cfg(test)]

@@ -13,11 +13,11 @@ use crate::served::{self, Locks};
 
 thread_local! {
     static LOCKS: RefCell<Option<Locks>> = const { RefCell::new(None) };
-    /// How many functions of the plug-in this thread is inside of.
+    /// How many functions of the plugin this thread is inside of.
     static INSIDE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// This thread is inside of the plug-in until it is dropped.
+/// This thread is inside of the plugin until it is dropped.
 pub(crate) struct Inside(());
 
 impl Inside {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tonnage allocator as a plug-in of PyTorch.
+//! The tonnage allocator as a plugin of PyTorch.
 //!
 //! `torch.cuda.memory.CUDAPluggableAllocator` loads a shared library and calls
 //! two functions of it, [`tonnage_malloc`](exports::tonnage_malloc) and
 //! [`tonnage_free`](exports::tonnage_free). The others serve `record_stream`,
 //! CUDA graphs, `empty_cache` and memory fractions; `tonnage.torch.install()`
-//! tells PyTorch of all of them. The wheel has these functions in its one shared
+//! passes all of them to PyTorch. The wheel has these functions in its one shared
 //! object; this crate alone is a library with nothing else in it.
 //!
 //! * `served` is the allocator of the process: which device, which pool. It has
@@ -14,11 +14,11 @@
 //!   leaves them.
 //! * `fork` keeps other threads out of the allocator while the process forks.
 //! * `torch` calls functions of PyTorch's library `libc10.so`, found by name: the
-//!   one that tells its profiler of a block, and those that raise its errors,
-//!   because a plug-in that returns null would let PyTorch go on without memory.
+//!   one that reports a block to its profiler, and those that raise its errors,
+//!   because a plugin that returns null would let PyTorch go on without memory.
 //!
 //! One process is served on one device. PyTorch copies between two devices of a
-//! process in a way that needs memory of its own allocator, so a request for a
+//! process in a way that needs its own memory allocator, so a request for a
 //! second device is an error.
 
 #[expect(unsafe_code, reason = "functions that C calls")]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The allocator of this process: its device, its pools, and what it says when
+//! The allocator of this process: its device, its pools, and its error when
 //! a request cannot be served.
 
 use std::collections::BTreeMap;
@@ -43,15 +43,15 @@ pub(crate) struct Served {
     pools: Mutex<Pools>,
     /// How many pools are open, so that most requests need not look.
     open: AtomicUsize,
-    /// Frees of addresses that are no block's.
+    /// Frees of addresses that belong to no block.
     unknown_frees: AtomicU64,
-    /// Whether a dry run was told of this allocator.
+    /// Whether this allocator was reported to a dry run.
     told: AtomicBool,
     told_of_pauses: AtomicBool,
-    /// What may be reserved at most, and the part of the device that it is, as bits.
+    /// The limit of reserved bytes, and the part of the device that it is, as bits.
     limit: AtomicU64,
     fraction: AtomicU64,
-    /// What the program uses now and must not be spilled.
+    /// The memory that the program uses now and must not be spilled.
     holds: Mutex<Holds>,
 }
 
@@ -70,7 +70,7 @@ static SERVED: OnceLock<Served> = OnceLock::new();
 /// Held by the thread that makes it.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// Every lock of the plug-in; made by [`lock_all`].
+/// Every lock of the plugin; made by [`lock_all`].
 pub(crate) struct Locks {
     _starting: MutexGuard<'static, ()>,
     _early: MutexGuard<'static, Early>,
@@ -105,11 +105,11 @@ pub(crate) fn lock_all() -> Locks {
 /// The plan that the allocator is to follow.
 static PLAN: Mutex<Option<AllocatorPlan>> = Mutex::new(None);
 
-/// How many events are kept, if the program has said so.
+/// How many events are kept, if the program has set it.
 static EVENTS: Mutex<Option<usize>> = Mutex::new(None);
 
-/// What the program said before the first request: functions that free memory, tags that may be spilled, and those that
-/// are held.
+/// The settings of the program before the first request: functions that free memory, tags that may be spilled, and
+/// those that are held.
 static EARLY: Mutex<Early> = Mutex::new(Early {
     callbacks: Vec::new(),
     spillable: Vec::new(),
@@ -122,7 +122,7 @@ struct Early {
     held: Vec<Tag>,
 }
 
-/// A function of the program that is told how many bytes are needed, and answers with those that it freed.
+/// A function of the program that gets the number of needed bytes, and answers with those that it freed.
 pub(crate) type Callback = extern "C" fn(u64) -> u64;
 
 fn early() -> MutexGuard<'static, Early> {
@@ -149,7 +149,7 @@ pub(crate) fn on_shortage(callback: Callback) {
     }
 }
 
-/// Says that what has a tag may be spilled when memory runs short.
+/// Reports that what has a tag may be spilled when memory runs short.
 pub(crate) fn allow_spill(tag: Tag) -> Result<(), Failure> {
     match served_or_early() {
         Ok(served) => served.allow_spill(tag),
@@ -182,7 +182,7 @@ pub(crate) fn unhold(tag: Tag) {
     }
 }
 
-/// Says how many events are kept, before the first request.
+/// Reports how many events are kept, before the first request.
 pub(crate) fn keep_events(count: usize) {
     *EVENTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(count);
 }
@@ -202,17 +202,18 @@ pub(crate) fn set_plan(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether PyTorch was told of all functions, or only of `malloc` and `free`.
+/// Whether PyTorch was given all functions, or only of `malloc` and `free`.
 static COMPLETE: AtomicBool = AtomicBool::new(false);
 
-/// PyTorch was told of all functions.
+/// PyTorch was given all functions.
 pub(crate) fn complete() {
     COMPLETE.store(true, Ordering::Release);
 }
 
 /// The name of PyTorch's pool in the allocator: no pool of PyTorch's is the default pool.
 fn pool_of(name: (u64, u64)) -> PoolId {
-    // What starts with a number other than 0 is for graphs; nothing is unmapped or waited for on its behalf.
+    // A pool whose name starts with a number other than 0 is for graphs; nothing is unmapped or waited for on its
+    // behalf.
     PoolId(name.0 | 1 << 63, name.1)
 }
 
@@ -223,7 +224,7 @@ impl Served {
     }
 
     /// The allocator of a device; made by the first request.
-    pub(crate) fn of(device: i32) -> Result<&'static Self, Failure> {
+    pub(crate) fn find_for(device: i32) -> Result<&'static Self, Failure> {
         let served = match SERVED.get() {
             Some(served) => served,
             None => Self::start(device)?,
@@ -232,7 +233,7 @@ impl Served {
             return Ok(served);
         }
         Err(Failure::other(format_args!(
-            "memory on GPU {device} was asked for, and this process uses tonnage's allocator on GPU {}. It serves one GPU \
+            "memory on GPU {device} was requested, and this process uses tonnage's allocator on GPU {}. It serves one GPU \
              in a process. Start a process for each GPU (torchrun), or run without tonnage.torch.install().",
             served.device
         )))
@@ -250,7 +251,7 @@ impl Served {
         let events = *EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = events.map_or_else(Ring::default, Ring::new);
         let runtime = Runtime::keeping(cuda, Settings::default(), plan.as_ref(), ring);
-        // Who names something meanwhile waits, and finds what is served here.
+        // A thread that names something meanwhile waits, and finds the allocator that is made here.
         let mut early = early();
         let served = SERVED.get_or_init(|| Self {
             device,
@@ -365,7 +366,7 @@ impl Served {
         }
     }
 
-    /// A graph uses memory again after it was freed. Where PyTorch does not say what belongs to a graph, its memory
+    /// A graph uses memory again after it was freed. Where PyTorch does not report what belongs to a graph, its memory
     /// would be given to others.
     fn refuse_capture(&self, stream: u64) -> Result<(), Failure> {
         let capture = self
@@ -374,15 +375,15 @@ impl Served {
         match capture {
             Ok(Ok(Capture::None)) => Ok(()),
             Ok(Ok(_)) => Err(Failure::other(
-                "a CUDA graph is captured, and PyTorch was told only of tonnage_malloc and tonnage_free. Use \
-                 tonnage.torch.install(), which tells it of the functions for graphs.",
+                "a CUDA graph is captured, and PyTorch was given only tonnage_malloc and tonnage_free. Use \
+                 tonnage.torch.install(), which passes it the functions for graphs.",
             )),
             Ok(Err(error)) => Err(Failure::other(error)),
             Err(error) => Err(Failure::other(error)),
         }
     }
 
-    /// Tells PyTorch's profiler that a block was handed out (1) or is about to be taken back (-1).
+    /// Reports to PyTorch's profiler that a block was handed out (1) or is about to be taken back (-1).
     fn report(&self, block: DeviceAddr, sign: i64) {
         // A broken runtime reports nothing, and the request or free fails.
         let (Ok(Some(size)), Ok(now)) = (self.runtime.size_of(block), self.runtime.statistics())
@@ -398,7 +399,7 @@ impl Served {
     /// Takes a block back.
     pub(crate) fn free(&self, address: u64) {
         let block = DeviceAddr(address);
-        // Before it is freed: afterwards another thread may have been given the same address, and told so first.
+        // Before it is freed: afterwards another thread may have been given the same address, and reported it first.
         self.report(block, -1);
         if self.runtime.free(block).is_err() {
             self.note_failed_free();
@@ -410,7 +411,7 @@ impl Served {
         self.unknown_frees.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that a stream uses a block. What is no block of ours is somebody else's to care for.
+    /// Notes that a stream uses a block. A block that is not ours is handled by its own allocator.
     pub(crate) fn record_stream(&self, address: u64, stream: u64) -> Result<(), Failure> {
         let named = self
             .runtime
@@ -541,7 +542,7 @@ impl Served {
         Ok(numbers)
     }
 
-    /// What [`NAMES`] names, in its order.
+    /// The values of [`NAMES`], in its order.
     pub(crate) fn statistics(&self) -> Result<[u64; NAMES.len()], Failure> {
         let now = self.runtime.statistics().map_err(Failure::other)?;
         let plan = now.plan.unwrap_or_default();
@@ -620,11 +621,11 @@ impl Served {
             let _ = match (tried.step, tried.gave) {
                 (SearchStep::Callbacks, 0) => write!(text, " Callbacks freed nothing."),
                 (SearchStep::Callbacks, _) => {
-                    write!(text, " Callbacks say that they freed {gave}.")
+                    write!(text, " Callbacks report that they freed {gave}.")
                 }
                 (SearchStep::Spill, 0) if there.capturing => Ok(()),
                 (SearchStep::Spill, 0) if tried.tag.is_none() => {
-                    write!(text, " Spilling what nobody holds is not enough.")
+                    write!(text, " Spilling what no thread holds is not enough.")
                 }
                 (SearchStep::Spill, 0) => write!(text, " '{name}' is in use and was not spilled."),
                 (SearchStep::Spill, _) => write!(text, " '{name}' was spilled: {gave}."),
@@ -647,7 +648,7 @@ impl Served {
     }
 }
 
-/// The statistics that a plug-in tells, in order.
+/// The statistics that a plugin reports, in order.
 pub(crate) const NAMES: [&str; 35] = [
     "requested_bytes.current",
     "requested_bytes.peak_ever",

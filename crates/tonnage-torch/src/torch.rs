@@ -15,7 +15,7 @@ use tonnage_capture::log;
 use tonnage_capture::note::Note;
 use tonnage_device_cuda::{CudaDevice, LoadError};
 
-/// A function of a library that is loaded already. What was loaded before all others comes first, so that it can
+/// A function of a library that is loaded already. The library loaded before all others comes first, so that it can
 /// stand before the library's.
 fn find(library: &CStr, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: both names end with zero. No library is loaded or unloaded by this; the handle that `dlopen` gives is
@@ -55,12 +55,12 @@ struct TorchDevice {
 
 type Report = unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, TorchDevice);
 
-/// Tells PyTorch's profiler that a block was handed out, or taken back with a negative size.
+/// Reports to PyTorch's profiler that a block was handed out, or taken back with a negative size.
 pub(crate) fn report(address: u64, change: i64, allocated: u64, reserved: u64, device: i32) {
     static REPORT: OnceLock<Option<Report>> = OnceLock::new();
     let report = REPORT.get_or_init(|| {
         let name = c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
-        // SAFETY: the name says which parameters the function has.
+        // SAFETY: the name reports which parameters the function has.
         find(C10, name).map(|found| unsafe { std::mem::transmute::<*mut c_void, Report>(found) })
     });
     if let Some(report) = report {
@@ -80,7 +80,7 @@ type WriteNote = unsafe extern "C" fn(u8, u64, *const u8, usize);
 /// `tonnage_record` of the stand-in: a tag, and bytes with their length.
 type WriteRecord = unsafe extern "C" fn(u32, *const u8, usize);
 
-/// Tells PyTorch's profiler, and a dry run, that a request was refused for want of memory.
+/// Reports to PyTorch's profiler, and to a dry run, that a request was refused for want of memory.
 pub(crate) fn report_out_of_memory(
     bytes: u64,
     free: u64,
@@ -107,7 +107,7 @@ pub(crate) fn report_out_of_memory(
             kind: 1,
             index: device as i8,
         };
-        // SAFETY: the name says which parameters the function has; PyTorch's own allocator calls it the same way.
+        // SAFETY: the name reports which parameters the function has; PyTorch's own allocator calls it the same way.
         unsafe {
             let report = std::mem::transmute::<*mut c_void, ReportOutOfMemory>(found);
             report(
@@ -120,12 +120,12 @@ pub(crate) fn report_out_of_memory(
     }
 }
 
-/// Tells a dry run that this allocator takes the place of PyTorch's, and an address of it.
+/// Reports to a dry run that this allocator takes the place of PyTorch's, and an address of it.
 pub(crate) fn tell_dry_run(address: u64) {
     note(&Note::Allocator { address });
 }
 
-/// Tells a dry run that live blocks have no memory for a while.
+/// Reports to a dry run that live blocks have no memory for a while.
 pub(crate) fn tell_dry_run_of_a_pause() {
     note(&Note::Paused(true));
 }
@@ -165,7 +165,7 @@ type Destroy = unsafe extern "C" fn(*mut c_void);
 type Throw = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, Destroy) -> !;
 type CheckFail = unsafe extern "C-unwind" fn(*const c_char, *const c_char, u32, *const c_char) -> !;
 
-/// What it takes to raise `torch.OutOfMemoryError`.
+/// The functions that raise `torch.OutOfMemoryError`.
 #[derive(Clone, Copy)]
 struct OutOfMemoryError {
     construct: Construct,
@@ -191,7 +191,7 @@ impl OutOfMemoryError {
         let throw = find(CXX, c"__cxa_throw")?;
         let new = find(CXX, c"_Znwm")?;
         let vtable = find(C10, c"_ZTVN3c1016OutOfMemoryErrorE")?.cast::<*mut c_void>();
-        // SAFETY: the names say which parameters the functions have: those of the class and of `operator new` by
+        // SAFETY: the names report which parameters the functions have: those of the class and of `operator new` by
         // their mangling, the other two by the C++ ABI. A class that derives from `std::exception` has its destructor
         // first in its table, behind the offset and the type.
         let found = unsafe {
@@ -215,7 +215,7 @@ impl OutOfMemoryError {
         const FILL: u128 = u128::from_ne_bytes([0xA5; 16]);
         let mut space = vec![FILL; 64 * Self::ROOM / 16];
         let object = space.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the space has the alignment of every C++ object that does not ask for more, and far more bytes than
+        // SAFETY: the space has the alignment of every C++ object that does not request more, and far more bytes than
         // this one. It is destroyed once, and not used afterwards.
         unsafe {
             self.construct_at(object, c"tonnage");
@@ -231,8 +231,9 @@ impl OutOfMemoryError {
     /// `object` points to room for one.
     unsafe fn construct_at(self, object: *mut c_void, message: &CStr) {
         let text = message.to_bytes_with_nul();
-        // SAFETY: the string owns memory of `operator new` that holds the text and its zero, so the constructor may take
-        // it over, as it does with every string that is moved into it. The location's texts live as long as the program.
+        // SAFETY: the string owns memory of `operator new` that holds the text and its zero, so the constructor may
+        // take it over, as it does with every string that is moved into it. The location's texts live as long as the
+        // program.
         unsafe {
             let start = (self.new)(text.len()).cast::<c_char>();
             std::ptr::copy_nonoverlapping(text.as_ptr().cast(), start, text.len());
@@ -283,7 +284,7 @@ pub(crate) fn raise_out_of_memory(message: &str) {
 pub(crate) fn raise(message: &str) {
     if let Some(found) = find(C10, c"_ZN3c106detail14torchCheckFailEPKcS2_jS2_") {
         let message = text(message);
-        // SAFETY: the name says which parameters the function has; it copies its texts before it throws.
+        // SAFETY: the name reports which parameters the function has; it copies its texts before it throws.
         unsafe {
             let fail = std::mem::transmute::<*mut c_void, CheckFail>(found);
             fail(
@@ -296,7 +297,8 @@ pub(crate) fn raise(message: &str) {
     }
 }
 
-/// `std::function<bool(cudaStream_t)>`, as PyTorch passes it: what it captured, how to copy or destroy that, how to call.
+/// `std::function<bool(cudaStream_t)>`, as PyTorch passes it: what it captured, how to copy or destroy that, how to
+/// call.
 #[repr(C)]
 pub struct StreamFilter {
     captured: [usize; 2],
@@ -304,7 +306,7 @@ pub struct StreamFilter {
     call: Option<unsafe extern "C-unwind" fn(*const [usize; 2], *const *mut c_void) -> bool>,
 }
 
-// SAFETY: PyTorch passes filters that it calls from any thread itself: they compare a thread or ask the driver.
+// SAFETY: PyTorch passes filters that it calls from any thread itself: they compare a thread or query the driver.
 unsafe impl Send for StreamFilter {}
 
 impl StreamFilter {
@@ -335,7 +337,7 @@ impl StreamFilter {
         Some(copy)
     }
 
-    /// Whether the filter says yes to a stream.
+    /// Whether the filter accepts a stream.
     pub(crate) fn accepts(&self, stream: u64) -> bool {
         let stream: *mut c_void = std::ptr::with_exposed_provenance_mut(stream as usize);
         let Some(call) = self.call else {

@@ -9,8 +9,8 @@
 //! use std::time::{Duration, Instant};
 //! use tonnage_watch::Folder;
 //!
-//! let mut folder = Folder::new("/run/tonnage-of-nobody", Duration::from_secs(300));
-//! let seen = folder.look(Instant::now());
+//! let mut folder = Folder::new("/run/tonnage-missing", Duration::from_secs(300));
+//! let seen = folder.read_new(Instant::now());
 //! assert!(!seen.found && seen.jobs.is_empty());
 //! ```
 #![forbid(unsafe_code)]

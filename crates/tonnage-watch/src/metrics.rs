@@ -21,7 +21,7 @@ struct OfDevice {
 const OF_DEVICES: [OfDevice; 10] = [
     OfDevice {
         name: "tonnage_allocated_bytes",
-        help: "What PyTorch has handed out to the program.",
+        help: "The memory that PyTorch has allocated to the program.",
         pick: |device| device.allocated,
     },
     OfDevice {
@@ -31,7 +31,7 @@ const OF_DEVICES: [OfDevice; 10] = [
     },
     OfDevice {
         name: "tonnage_reserved_bytes",
-        help: "What PyTorch holds of the device.",
+        help: "The device memory that PyTorch holds.",
         pick: |device| device.reserved,
     },
     OfDevice {
@@ -41,12 +41,12 @@ const OF_DEVICES: [OfDevice; 10] = [
     },
     OfDevice {
         name: "tonnage_inactive_split_bytes",
-        help: "What lies free in segments of PyTorch's of which a part is in use.",
+        help: "The free memory in PyTorch's segments that are partly in use.",
         pick: |device| device.inactive_split,
     },
     OfDevice {
         name: "tonnage_used_bytes",
-        help: "What the process has of the device, with its context.",
+        help: "The device memory of the process, with its context.",
         pick: |device| device.used,
     },
     OfDevice {
@@ -56,17 +56,17 @@ const OF_DEVICES: [OfDevice; 10] = [
     },
     OfDevice {
         name: "tonnage_overhead_bytes",
-        help: "What the process has beside PyTorch: its context, kernels, libraries and their buffers.",
+        help: "The memory of the process outside PyTorch: its context, kernels, libraries and their buffers.",
         pick: |device| Some(device.used?.saturating_sub(device.reserved?)),
     },
     OfDevice {
         name: "tonnage_device_used_bytes",
-        help: "What is in use of the device by all processes, as the device said when this process asked it.",
+        help: "The device memory in use by all processes, as the device reported it to this process.",
         pick: |device| device.in_use,
     },
     OfDevice {
         name: "tonnage_device_memory_bytes",
-        help: "What the device has.",
+        help: "The memory of the device.",
         pick: |device| device.total,
     },
 ];

@@ -63,7 +63,7 @@ impl Folder {
     }
 
     /// Reads what is new.
-    pub fn look(&mut self, now: Instant) -> Seen {
+    pub fn read_new(&mut self, now: Instant) -> Seen {
         let mut seen = Seen::default();
         let (folder, listed) = self.list(&mut seen);
         for run in &mut self.runs {

@@ -90,7 +90,7 @@ impl Last {
     }
 
     /// The reported data: the last reading, and how often it was sent.
-    fn told(&self) -> Exposition {
+    fn to_exposition(&self) -> Exposition {
         let mut told = Exposition::clone(&self.get());
         if let Some(pushes) = &self.pushes {
             pushes.tell(&mut told);
@@ -104,7 +104,7 @@ async fn push_on(otlp: &Otlp, last: &Last, events: &Events) {
     let mut has_failed = false;
     loop {
         tokio::time::sleep(otlp.interval).await;
-        let pushed = otlp.push(&last.told()).await;
+        let pushed = otlp.push(&last.to_exposition()).await;
         if let Some(pushes) = &last.pushes {
             pushes.count(pushed.is_ok());
         }
@@ -132,7 +132,7 @@ pub async fn serve(
     let forecast = settings.forecast;
     let told = Arc::clone(&last);
     let look = move || {
-        let seen = folder.look(Instant::now());
+        let seen = folder.read_new(Instant::now());
         let mut exposition = Exposition::default();
         of_jobs(&mut exposition, &seen, forecast.as_ref(), SystemTime::now());
         told.set(exposition);
@@ -157,7 +157,7 @@ pub async fn serve(
     let server = axum_server::bind(settings.listen).handle(handle.clone());
     let server = tonnage_http::limited(server, LIMITS);
     let metrics = |State(last): State<Arc<Last>>| async move {
-        let text = last.told().to_text();
+        let text = last.to_exposition().to_text();
         ([(header::CONTENT_TYPE, METRICS_TYPE)], text)
     };
     let router = Router::new()
@@ -172,7 +172,7 @@ pub async fn serve(
     };
     let beside = async {
         let Some(address) = handle.listening().await else {
-            return; // the server says why
+            return; // the server logs the reason
         };
         events(Event::Listening(address));
         tokio::select! {
@@ -180,7 +180,7 @@ pub async fn serve(
             () = push => {}
         }
         if let Some(otlp) = &otlp {
-            let _ = tokio::time::timeout(LAST_PUSH, otlp.push(&last.told())).await;
+            let _ = tokio::time::timeout(LAST_PUSH, otlp.push(&last.to_exposition())).await;
         }
         handle.graceful_shutdown(Some(LAST_REQUESTS));
     };

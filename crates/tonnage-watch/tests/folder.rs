@@ -39,13 +39,13 @@ impl Site {
         }
     }
 
-    fn look(&mut self) -> Seen {
+    fn read_folder(&mut self) -> Seen {
         self.now += Duration::from_secs(1);
-        self.folder.look(self.now)
+        self.folder.read_new(self.now)
     }
 
     fn only_job(&mut self) -> Job {
-        let mut jobs = self.look().jobs;
+        let mut jobs = self.read_folder().jobs;
         assert_eq!(jobs.len(), 1, "{jobs:?}");
         jobs.remove(0)
     }
@@ -102,9 +102,9 @@ fn text(seen: &Seen) -> String {
 fn a_job_is_told_from_its_first_byte_to_after_its_end() {
     let mut site = Site::new();
     fs::remove_dir(site.live.path()).unwrap();
-    assert!(!site.look().found);
+    assert!(!site.read_folder().found);
     fs::create_dir(site.live.path()).unwrap();
-    assert_eq!(site.look().jobs, []);
+    assert_eq!(site.read_folder().jobs, []);
 
     let (folder, running) = site.starts("tonnage-record-a");
     let job = site.only_job();
@@ -149,7 +149,7 @@ fn a_job_is_told_from_its_first_byte_to_after_its_end() {
     assert_eq!(device.peak_allocated, Some(600 * MIB));
     assert_eq!(device.ooms, 1);
     site.now += KEEP;
-    assert_eq!(site.look().jobs, []);
+    assert_eq!(site.read_folder().jobs, []);
 }
 
 #[test]
@@ -163,8 +163,8 @@ fn a_job_that_was_killed_is_incomplete_and_forgotten_though_its_folder_stays() {
     let job = site.only_job();
     assert!(!job.is_running && !job.processes[0].is_complete);
     site.now += KEEP;
-    assert_eq!(site.look().jobs, []);
-    assert_eq!(site.look().jobs, []);
+    assert_eq!(site.read_folder().jobs, []);
+    assert_eq!(site.read_folder().jobs, []);
     // A watcher that starts now reports it once more.
     site.folder = Folder::new(site.live.path(), KEEP);
     assert!(!site.only_job().is_running);
@@ -180,13 +180,13 @@ fn a_new_job_takes_the_number_of_one_that_has_ended_and_of_no_other() {
         jobs.map(|job| (job.number, job.is_running))
             .collect::<Vec<_>>()
     };
-    assert_eq!(numbers(&site.look()), [(0, true), (1, true)]);
+    assert_eq!(numbers(&site.read_folder()), [(0, true), (1, true)]);
     drop(first);
-    assert_eq!(numbers(&site.look()), [(0, false), (1, true)]);
+    assert_eq!(numbers(&site.read_folder()), [(0, false), (1, true)]);
     let (_, _third) = site.starts("tonnage-record-c");
-    assert_eq!(numbers(&site.look()), [(0, true), (1, true)]);
+    assert_eq!(numbers(&site.read_folder()), [(0, true), (1, true)]);
     drop(second);
-    assert_eq!(numbers(&site.look()), [(0, true), (1, false)]);
+    assert_eq!(numbers(&site.read_folder()), [(0, true), (1, false)]);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn files_that_are_none_are_not_waited_for() {
     append(&folder.join("process-005-1"), &sample(4, 4));
     symlink(&folder, site.live.path().join("tonnage-record-link")).unwrap();
     fs::write(site.live.path().join("tonnage-record-file"), "").unwrap();
-    let seen = site.look();
+    let seen = site.read_folder();
     assert_eq!(seen.jobs.len(), 1);
     let processes = &seen.jobs[0].processes;
     let numbers: Vec<u64> = processes.iter().map(|process| process.number).collect();
@@ -331,7 +331,7 @@ fn names_end_no_line_and_have_a_length() {
             &note(&json!({ "oom": device })),
         );
     }
-    let seen = site.look();
+    let seen = site.read_folder();
     assert_eq!(seen.jobs[0].processes[0].devices.len(), 64);
     let text = text(&seen);
     assert!(!text.lines().any(|line| line.starts_with("tonnage_evil")));
@@ -347,17 +347,17 @@ fn too_many_folders_and_logs_are_counted_and_not_read() {
     for at in 0..700 {
         append(&held[0].0.join(format!("process-{at:03}-1")), &start(1));
     }
-    let seen = site.look();
+    let seen = site.read_folder();
     assert_eq!(seen.jobs.len(), 128);
     assert_eq!(seen.jobs[0].processes.len(), 512);
     assert_eq!(seen.skipped, 72 + 188);
     // Ended jobs make room, once they were reported for long enough.
     drop(held);
-    site.look();
+    site.read_folder();
     site.now += KEEP;
-    site.look();
+    site.read_folder();
     // All 72 have ended: each takes the number of the one before.
-    assert_eq!(site.look().jobs.len(), 1);
+    assert_eq!(site.read_folder().jobs.len(), 1);
 }
 
 proptest! {
@@ -378,9 +378,9 @@ proptest! {
         let good: Vec<u8> = [start(1), sample(1, 1), sample(2, 2)].concat();
         let cut = cut.min(good.len());
         fs::write(folder.join("process-000-1"), [&good[..cut], log.as_slice()].concat()).unwrap();
-        let seen = site.look();
+        let seen = site.read_folder();
         text(&seen);
-        let again = site.look();
+        let again = site.read_folder();
         prop_assert_eq!(&seen.jobs[0].processes, &again.jobs[0].processes);
     }
 }

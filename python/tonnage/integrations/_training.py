@@ -14,7 +14,7 @@ from tonnage._recording import PathLike, Recording
 
 
 class TrainingRecorder:
-    """Begins and ends a recording when a trainer says so, and at the latest when Python ends."""
+    """Begins and ends a recording when a trainer signals it, and at the latest when Python ends."""
 
     def __init__(self, output: PathLike, *, steps: int | None, ring: int, explain: bool) -> None:
         self.output = Path(output)
@@ -57,15 +57,15 @@ class TrainingRecorder:
             return
         atexit.unregister(self.end)
         running.__exit__(None, None, None)
-        # Not every trainer tells of exceptions; the allocator always knows.
+        # Not every trainer reports exceptions; the allocator always knows.
         if self._explain and self._recorded is not None and self._recorded.out_of_memory:
             print_explanation(self._recorded)
 
 
 class TrainingCallback:
-    """What is the same in the callback of every trainer."""
+    """The common part of the callback of every trainer."""
 
-    #: Where the recording goes, unless told otherwise.
+    #: Where the recording goes, by default.
     _output: ClassVar[str]
 
     def __init__(

@@ -19,7 +19,7 @@ from tonnage.integrations._training import TrainingCallback
 class TonnageCallback(TrainingCallback, Callback):
     """Records the GPU memory of a training: of its first `steps` batches, or of all of it.
 
-    If it runs out of memory, the recording is left and its explanation printed. `recording` is what to ask further.
+    If it runs out of memory, the recording is left and its explanation printed. Query `recording` further.
     """
 
     _output = "lightning.tonnage"

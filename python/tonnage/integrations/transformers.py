@@ -17,7 +17,7 @@ class TonnageCallback(TrainingCallback, TrainerCallback):
     """Records the GPU memory of a training: of its first `steps` steps, or of all of it.
 
     If it runs out of memory, the recording is left and its explanation printed when Python ends: the Trainer does not
-    tell its callbacks of exceptions. `recording` is what to ask further.
+    report exceptions to its callbacks. Query `recording` further.
     """
 
     _output = "trainer.tonnage"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Holds what tonnage says of a program against what is true of it.
+"""Compares the answers of tonnage about a program with the truth.
 
 Shares no code with tonnage: it starts the command, reads its JSON and its text, applies each proposal for real to the
 whole job, and compares.
@@ -21,7 +21,7 @@ NEAR = 0.01
 # How far apart the bounds of a promise may be.
 WIDE = 2
 # Lines of what explain prints, at 100 columns.
-SCREEN = 45
+SCREEN = 30
 # Advice that changes what a program computes.
 OTHER_RESULT = r"halve|cap the|split or cap|truncates"
 COLUMNS = ("verdict", "need", "cause", "headline", "holder", "advice", "fix")
@@ -29,12 +29,12 @@ COLUMNS = ("verdict", "need", "cause", "headline", "holder", "advice", "fix")
 
 @dataclass
 class Row:
-    """What was right and what was wrong with one program."""
+    """The right and the wrong answers for one program."""
 
     program: Program
     # A mark for each column: True, False, or None where there is nothing to judge.
     marks: dict = field(default_factory=lambda: dict.fromkeys(COLUMNS))
-    # What is wrong, in words, with its column before it.
+    # The errors, in words, with the column before each.
     complaints: list = field(default_factory=list)
     # Proposals that were applied for real, and how many kept their word.
     applied: int = 0
@@ -115,19 +115,20 @@ class Judge:
         row.hold("verdict", code == exit_code, f"exit code {code}")
         for device in verdict["devices"]:
             parts = device["at_peak"]
-            # What other processes hold is not in use by this one.
+            # Memory of other processes is not in use by this one.
             total = sum(parts[name] for name in parts if name not in ("used", "other_processes"))
             row.hold("verdict", parts["used"] == total, f"the parts {parts} are not {parts['used']}")
         if program.free is not None:
             free = least_free(verdict)
             context = verdict["context"]["bytes"] if verdict["devices"] else 0
-            # What fills the device to the last byte leaves nothing, context or not; else the context is taken too.
+            # A job that fills the device to the last byte leaves nothing, context or not; else the context is taken
+            # too.
             expected = max(0, program.free - context)
             near = abs(free - expected) <= 4 * MIB
             row.hold("verdict", near, f"least free {size(free)}, is {size(expected)}")
 
     def judge_margin(self, row, verdict, folder):
-        """The smallest device that is said to be enough for a job that fits, by trying it and a smaller one."""
+        """The smallest device that is reported to be enough for a job that fits, by trying it and a smaller one."""
         smallest = (verdict.get("margin") or {}).get("smallest")
         if row.program.outcome != "fits" or not smallest or not self.thorough or not row.program.same_without_limit:
             return
@@ -139,7 +140,7 @@ class Judge:
             row.hold(column, code == right, f"with {share:.0%} of {size(capacity)} it ends with {code}")
 
     def judge_need(self, row, verdict, told, folder):
-        """What the job needs: by its shapes, and by trying a device of that size and one that is a little smaller."""
+        """The need of the job: by its shapes, and by trying a device of that size and one that is a little smaller."""
         program = row.program
         if program.outcome != "does_not_fit":
             return
@@ -165,7 +166,7 @@ class Judge:
     def judge_explanation(self, row, told, verdict):
         program = row.program
         if told is None:
-            # Of a job that asked for nothing there is nothing to explain, and that is said.
+            # A job that requested nothing has nothing to explain, and the output reports that.
             row.hold("cause", not program.causes, f"not explained: {row.text.strip()}")
             return
         ended = "out_of_memory" if program.outcome == "does_not_fit" else "ran"
@@ -173,7 +174,7 @@ class Judge:
             ended = "out_of_memory"
         row.hold("cause", told["outcome"] == ended, f"{told['outcome']}, is {ended}")
         codes = [finding["code"] for finding in told["findings"]]
-        # That memory is short is the class of a failure, not its cause; it is the cause if nothing else is said.
+        # A shortage of memory is the class of a failure, not its cause; it is the cause if nothing else is reported.
         causes = [finding for finding in told["findings"] if finding["code"] != "TN101"] or told["findings"]
         first = causes[0] if causes else None
         if program.causes:
@@ -186,7 +187,7 @@ class Judge:
             allowed.add("TN101")
         for code in codes:
             row.hold("cause", code in allowed, f"{code} is not true: {sentence_of(told, code)}")
-        # What is said of the cause: its finding and the proposals that answer it.
+        # The report of the cause: its finding and the proposals that answer it.
         said = [first, [fix for fix in told["fixes"] if first and fix["code"] == first["code"]]]
         if first and first["code"] == "TN101":
             said += told["holders"][:1]
@@ -282,11 +283,11 @@ def sized(program, capacity):
 
 
 def least_free(verdict):
-    """What was free on the fullest device at its tightest."""
+    """The bytes that were free on the fullest device at its tightest."""
     if "devices_total" in verdict:
         devices = [device["least_free"] for device in verdict["devices_total"]]
     else:
-        # Before there was one account: what its headline calls "to spare".
+        # Before there was one account: the figure of the headroom in its headline.
         used = {}
         for device in verdict["devices"]:
             used[device["device"]] = used.get(device["device"], 0) + device["peak_used"]
@@ -316,7 +317,7 @@ def sentence_of(told, code):
 
 
 def names_line(said, file, line):
-    """Whether a line is named anywhere in what is said: as a place, or in words."""
+    """Whether a line is named anywhere in a report: as a place, or in words."""
     if isinstance(said, dict):
         if str(said.get("file", "")).endswith(file) and said.get("line") == line:
             return True

@@ -71,15 +71,16 @@ def judged(judge, program):
 def totals(rows):
     """One line: of all that was judged, how much was right."""
 
-    def of(*columns):
+    def rate_of(*columns):
         judged = [row for row in rows if any(row.marks[column] is not None for column in columns)]
         right = [row for row in judged if all(row.marks[column] is not False for column in columns)]
         return f"{len(right)} of {len(judged)}"
 
     applied, kept = sum(row.applied for row in rows), sum(row.kept for row in rows)
     return (
-        f"verdicts {of('verdict')}, needs {of('need')}, causes {of('cause')}, headlines {of('headline')}, "
-        f"holders {of('holder')}, advice {of('advice')}, fixes that kept their word {kept} of {applied}"
+        f"verdicts {rate_of('verdict')}, needs {rate_of('need')}, causes {rate_of('cause')}, "
+        f"headlines {rate_of('headline')}, holders {rate_of('holder')}, advice {rate_of('advice')}, "
+        f"fixes that kept their word {kept} of {applied}"
     )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Programs of which the truth is known, and that truth.
 
-What is true of a program follows from its source and its shapes, never from what tonnage says of it. A program marks
+The truth about a program follows from its source and its shapes, never from the output of tonnage. A program marks
 the lines that hold the memory or have to change with `# <- here`; the environment variable FIXED makes it apply the
 change for real.
 """
@@ -29,7 +29,7 @@ CHECKPOINT = r"checkpoint"
 
 @dataclass
 class Fix:
-    """A proposal that is right, and how to do what it says."""
+    """A proposal that is right, and how to apply it."""
 
     code: str
     # Words of its advice, as a pattern.
@@ -51,11 +51,11 @@ class Program:
     outcome: str = "does_not_fit"
     # Codes that are true as the first cause; empty: none may be alleged but what is in `also`.
     causes: tuple = ()
-    # Further codes that are true of it. What is in neither must not be found.
+    # Further codes that are true of it. A code in neither must not be found.
     also: tuple = ()
-    # Names of which the first cause must tell one.
+    # Names of which the first cause must have one.
     holder: tuple = ()
-    # Whether the first cause or its advice must tell a marked line.
+    # Whether the first cause or its advice must have a marked line.
     line: bool = True
     # Patterns that what is printed must not, and must, match.
     wrong: tuple = ()
@@ -63,7 +63,7 @@ class Program:
     fixes: tuple = ()
     # Bytes that have to be on the device at once, context and cache left out: from the shapes.
     live: int | None = None
-    # Bytes that a job that fits leaves free at its tightest, context left out: from the sizes it asks for.
+    # Bytes that a job that fits leaves free at its tightest, context left out: from the sizes it requests.
     free: int | None = None
     arguments: tuple = ()
     environment: dict = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Program:
     recording: Path | None = None
     # Whether it is part of what CI runs.
     ci: bool = True
-    # Whether it asks for the same memory on a device of any size.
+    # Whether it requests the same memory on a device of any size.
     same_without_limit: bool = True
 
     @property
@@ -91,7 +91,7 @@ DEVICE = Fix("TN101", r"device|GPU", variant=None, wanted=False)
 EXPANDABLE = Fix("TN102", r"expandable", variant=None)
 
 PROGRAMS = [
-    # What was reviewed by users.
+    # Programs that were reviewed by users.
     Program(
         "serve",
         ["--gpu", "rtx3090"],
@@ -116,7 +116,7 @@ PROGRAMS = [
         fixes=(EXPANDABLE,),
         live=7000 * MIB,
     ),
-    # What is not counted may take more than the setting leaves.
+    # Overhead that is not counted may take more than the setting leaves.
     Program(
         "pinned_holes@tight",
         ["--capacity", "7700MiB"],
@@ -164,7 +164,7 @@ PROGRAMS = [
         ["--capacity", "5GiB"],
         causes=("TN204",),
         wrong=(FRAGMENTED,),
-        # Without the copies of a step it is still too much, and that must be said.
+        # Without the copies of a step it is still too much, and the output must report that.
         fixes=(Fix("TN204", r"fused"), DEVICE),
         live=4 * 2 * GIB,
     ),
@@ -255,7 +255,7 @@ PROGRAMS = [
         also=("TN208",),
         wrong=(FRAGMENTED, LENGTHS, AS_NUMBER),
         fixes=(Fix("TN202", r"batch"), DEVICE),
-        # Images, three results of layers, and the 4 GiB of workspace that cuDNN asks for.
+        # Images, three results of layers, and the 4 GiB of workspace that cuDNN requests.
         live=64 * 256 * 256 * 4 * (64 + 3 * 128) + 4 * GIB,
     ),
     Program(
@@ -298,7 +298,8 @@ PROGRAMS = [
         also=("TN213", "TN214"),
         wrong=(AS_NUMBER,),
         fixes=(Fix("TN202", r"length|batch|sample"), Fix("TN213", CHECKPOINT, None, False), DEVICE),
-        # What a layer keeps of each token, in results of its width: qkv 3, attention 1, sums 2, the wide part 12.
+        # The memory that a layer keeps for each token, in results of its width: qkv 3, attention 1, sums 2, the wide
+        # part 12.
         live=6 * 8 * 6144 * 512 * 4 * (3 + 1 + 2 + 12),
     ),
     Program(

@@ -22,7 +22,7 @@ use tonnage_admit::controller::plan::{Settings, Step};
 use tonnage_admit::controller::run::{Controller, Event};
 use tonnage_gpus::Catalogue;
 
-/// Forecast jobs in the cluster that nobody has forecast yet
+/// Forecast jobs in the cluster that have no forecast yet
 ///
 /// A pod that the webhook has put a scheduling gate on waits for the forecast of
 /// its job. This program has the same image and command run dry on a node without
@@ -46,10 +46,10 @@ struct Arguments {
     /// Dry runs at a time.
     #[arg(long, value_name = "N", default_value_t = 8)]
     parallel: usize,
-    /// Processors that a dry run asks for.
+    /// Processors that a dry run requests.
     #[arg(long, value_name = "AMOUNT", default_value = "2")]
     cpu: String,
-    /// Host memory that a dry run asks for, and may have.
+    /// Host memory that a dry run requests, and may have.
     #[arg(long, value_name = "AMOUNT", default_value = "8Gi")]
     memory: String,
     /// A label of the nodes on which dry runs run; may be given again.
@@ -66,7 +66,7 @@ struct Arguments {
     /// Seconds after which another controller takes the place of one that has gone.
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=600))]
     lease_seconds: u64,
-    /// Who this is, if several controllers run.
+    /// The name of this controller, if several run.
     #[arg(
         long,
         value_name = "NAME",

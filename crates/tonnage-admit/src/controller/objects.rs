@@ -147,7 +147,11 @@ impl ForecastStatus {
                 }
             }
             Err(ForecastError::NoAnswer(reason)) => Self::failed(&reason, attempt, now),
-            Err(error) => Self::failed(&format!("what the dry run told is {error}"), attempt, now),
+            Err(error) => Self::failed(
+                &format!("the report of the dry run is {error}"),
+                attempt,
+                now,
+            ),
         }
     }
 

@@ -321,11 +321,11 @@ impl Attempt<'_> {
             ),
             Some(one) if one.exit_code != 0 => {
                 format!(
-                    "the dry run ended with exit {} and said nothing",
+                    "the dry run ended with exit {} and reported nothing",
                     one.exit_code
                 )
             }
-            _ => format!("the dry run said nothing: {reason} {message}"),
+            _ => format!("the dry run reported nothing: {reason} {message}"),
         }
     }
 }

@@ -163,11 +163,11 @@ impl Controller {
                     Seen::All(all) => {
                         devices = Devices::default();
                         for slice in &all {
-                            devices.put(slice, &self.settings.driver);
+                            devices.replace_slice(slice, &self.settings.driver);
                         }
                         self.is_known("slices");
                     }
-                    Seen::One(slice) => devices.put(&slice, &self.settings.driver),
+                    Seen::One(slice) => devices.replace_slice(&slice, &self.settings.driver),
                     Seen::Gone(slice) => devices.remove(&slice.metadata.name.unwrap_or_default()),
                     Seen::Failed(error) => return self.tell(Event::Watch(error)),
                 }

@@ -134,8 +134,8 @@ impl Arena {
         Some(self.hand_out(found, start, demand))
     }
 
-    /// Where a request lies in a free block that is larger: at the end at which it leaves more whole pages, of which other
-    /// requests may have need.
+    /// Where a request lies in a free block that is larger: at the end at which it leaves more whole pages, of which
+    /// other requests may have need.
     #[inline]
     fn start_in(&self, found: u32, size: u64) -> u64 {
         let block = &self.blocks[found];
@@ -189,7 +189,7 @@ impl Arena {
 
     /// Takes a used or pending block back; work up to `epoch` of its stream may still use it.
     #[inline]
-    pub(super) fn give(&mut self, index: u32, epoch: u64) {
+    pub(super) fn release_block(&mut self, index: u32, epoch: u64) {
         let block = &mut self.blocks[index];
         block.state = State::Free;
         block.epoch = epoch;
@@ -476,7 +476,7 @@ impl Arena {
                 State::Free => {
                     let lane = &self.lanes[block.lane as usize];
                     if block.epoch > lane.newest {
-                        return Err(format!("block {index} is newer than its lane says"));
+                        return Err(format!("block {index} is newer than its lane allows"));
                     }
                     free[block.lane as usize] += 1;
                 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// An index that points at nothing.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What a block is.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// A part of the program's memory.

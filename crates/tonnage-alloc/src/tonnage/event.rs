@@ -6,7 +6,7 @@
 
 use crate::{DeviceAddr, StreamId};
 
-/// What happened.
+/// The event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
@@ -74,7 +74,7 @@ impl SearchStep {
         Self::Leases,
     ];
 
-    /// What it is called.
+    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             Self::OtherStreams => "other_streams",
@@ -114,7 +114,7 @@ impl EventKind {
         Self::Refused,
     ];
 
-    /// What it is called.
+    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Alloc => "alloc",
@@ -150,7 +150,7 @@ pub struct Event {
     pub bytes: u64,
     /// The stream that a block was requested for, or that memory was mapped for.
     pub stream: StreamId,
-    /// What happened.
+    /// The event.
     pub kind: EventKind,
 }
 

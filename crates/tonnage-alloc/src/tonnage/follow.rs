@@ -57,7 +57,7 @@ pub struct Divergence {
     pub request: u64,
     /// The step it is in; 0 before the first.
     pub step: u64,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// Whether there was a place and it was taken; otherwise the plan has none.
     pub occupied: bool,

@@ -72,16 +72,16 @@ use crate::{Device, DeviceAddr, DeviceError, PolicyError, Request, StreamId, Tag
 ///
 /// let device = SimDevice::new(SimConfig::with_total(64 << 20));
 /// let mut allocator = Allocator::new(device, Settings::default());
-/// let ask = |bytes| Request::new(bytes, StreamId(0));
+/// let request = |bytes| Request::new(bytes, StreamId(0));
 ///
 /// // The device is full, and every other block is freed.
-/// let blocks = (0..32).map(|_| allocator.alloc(ask(2 << 20)));
+/// let blocks = (0..32).map(|_| allocator.alloc(request(2 << 20)));
 /// let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
 /// for &block in blocks.iter().step_by(2) {
 ///     allocator.free(block)?;
 /// }
 /// // No two of the free pages touch; they are moved.
-/// let large = allocator.alloc(ask(32 << 20))?;
+/// let large = allocator.alloc(request(32 << 20))?;
 /// let statistics = allocator.statistics();
 /// assert_eq!(statistics.pages_moved, 16);
 /// assert_eq!(statistics.reserved.now, 64 << 20);
@@ -115,8 +115,8 @@ pub struct Allocator<D: Device, O: Observer = ()> {
 }
 
 /// Gives back what no live block and no pool in use needs, after waiting for its work. The memory of live blocks stays,
-/// because work of the device may still use it, and that of pools, because graphs may; everything stays while a graph is
-/// captured. A failure of the device is not reported here: call [`close`](crate::Policy::close) to see it.
+/// because work of the device may still use it, and that of pools, because graphs may; everything stays while a graph
+/// is captured. A failure of the device is not reported here: call [`close`](crate::Policy::close) to see it.
 impl<D: Device, O: Observer> Drop for Allocator<D, O> {
     fn drop(&mut self) {
         // A panic may have left the books in disorder.
@@ -340,13 +340,13 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             self.tell(kind, block.offset, block.requested, stream);
             return Ok(());
         }
-        self.give(index, EventKind::Free);
+        self.free_block(index, EventKind::Free);
         Ok(())
     }
 
     /// Makes a used or pending block free.
     #[inline]
-    fn give(&mut self, index: u32, kind: EventKind) {
+    fn free_block(&mut self, index: u32, kind: EventKind) {
         let block = self.arena.blocks[index];
         let stream = self.lanes.stream(block.lane);
         let epoch = self.streams.open(stream);
@@ -358,7 +358,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         if !self.pages.paused.is_empty() && self.is_paused(&block) {
             return self.give_paused(index, epoch);
         }
-        self.arena.give(index, epoch);
+        self.arena.release_block(index, epoch);
     }
 
     /// The used block that starts at an address.
@@ -406,7 +406,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
                 Err(_) => Ok(false),
             };
             if over == Ok(true) {
-                self.give(index, EventKind::FreeCompleted);
+                self.free_block(index, EventKind::FreeCompleted);
                 continue;
             }
             self.pending[kept] = index;
@@ -449,12 +449,12 @@ impl<D: Device, O: Observer> Allocator<D, O> {
     }
 
     /// Bytes held from the device.
-    fn held(&self) -> u64 {
-        self.pages.held() * self.arena.page
+    fn held_bytes(&self) -> u64 {
+        self.pages.count_held() * self.arena.page
     }
 
     fn note_reserved(&mut self) {
-        let held = self.held();
+        let held = self.held_bytes();
         self.counts.reserved.set(held);
     }
 
@@ -519,7 +519,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         if self.arena.live() as u64 != self.counts.blocks.now {
             return Err("live blocks are not what was counted".to_owned());
         }
-        if self.held() != self.counts.reserved.now {
+        if self.held_bytes() != self.counts.reserved.now {
             return Err("reserved bytes are not what was counted".to_owned());
         }
         Ok(())

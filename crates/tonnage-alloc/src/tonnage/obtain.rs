@@ -275,7 +275,9 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             _ => 0,
         };
         let wanted = wanted.max(planned);
-        wanted.saturating_sub(self.pages.held()).min(self.room())
+        wanted
+            .saturating_sub(self.pages.count_held())
+            .min(self.room())
     }
 
     /// Bytes of live blocks that are not paused.
@@ -302,12 +304,12 @@ impl<D: Device, O: Observer> Allocator<D, O> {
     /// Pages that the limit leaves.
     fn limit(&self) -> u64 {
         let limit = self.settings.limit.unwrap_or(u64::MAX) / self.arena.page;
-        limit.saturating_sub(self.pages.held())
+        limit.saturating_sub(self.pages.count_held())
     }
 
     /// Allows more memory to a program that made every page move once: it would go on like that.
     pub(super) fn note_moves(&mut self) {
-        if self.pages.moved - self.moved_before >= self.pages.held() {
+        if self.pages.moved - self.moved_before >= self.pages.count_held() {
             self.moved_before = self.pages.moved;
             self.doublings += 1;
         }

@@ -30,7 +30,7 @@ pub(super) struct Pages {
 
 impl Pages {
     /// How many pieces of physical memory there are.
-    pub(super) fn held(&self) -> u64 {
+    pub(super) fn count_held(&self) -> u64 {
         self.mapped + (self.spare.len() + self.stuck.len()) as u64
     }
 
@@ -52,7 +52,7 @@ impl Pages {
     }
 
     /// Notes that memory is mapped at a page that has none.
-    pub(super) fn put(&mut self, page: u64, memory: PhysicalId) {
+    pub(super) fn record_mapping(&mut self, page: u64, memory: PhysicalId) {
         let page = page as usize;
         if page >= self.handles.len() {
             self.handles.resize(page + 1, None);
@@ -68,7 +68,7 @@ impl Pages {
             return false;
         };
         let (_, memory) = self.stuck.swap_remove(place);
-        self.put(page, memory);
+        self.record_mapping(page, memory);
         true
     }
 
@@ -94,8 +94,11 @@ impl Pages {
         if all.len() as u64 != count {
             return Err("memory is mapped at two pages".to_owned());
         }
-        if count != self.held() {
-            return Err(format!("{count} pieces of memory, {} counted", self.held()));
+        if count != self.count_held() {
+            return Err(format!(
+                "{count} pieces of memory, {} counted",
+                self.count_held()
+            ));
         }
         if self.paused.keys().any(|page| self.get(*page).is_some()) {
             return Err("a paused page has memory".to_owned());

@@ -168,7 +168,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             let mapped = self.device.map(addr, size, memory).is_ok();
             let access = Access::ReadWrite;
             if mapped && self.device.set_access(addr, size, access).is_ok() {
-                self.pages.put(page, memory);
+                self.pages.record_mapping(page, memory);
                 continue;
             }
             if mapped && self.device.unmap(addr, size).is_err() {

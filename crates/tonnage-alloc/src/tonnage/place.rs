@@ -112,6 +112,6 @@ impl<D: Device, O: Observer> Allocator<D, O> {
     /// Whether there is not enough memory for all places of the plan, beside what lies elsewhere.
     pub(super) fn is_tight(&self) -> bool {
         let planned = self.arena.planned_pages();
-        planned > 0 && planned + self.pages.from(planned) > self.pages.held() + self.room()
+        planned > 0 && planned + self.pages.from(planned) > self.pages.count_held() + self.room()
     }
 }

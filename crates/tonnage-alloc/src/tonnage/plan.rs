@@ -145,7 +145,7 @@ impl AllocatorPlan {
 /// One past the last byte of a place, if it is one.
 fn end_of(place: &PlannedBlock) -> Result<u64, &'static str> {
     if place.size == 0 || !place.size.is_multiple_of(GRANULE) {
-        return Err("the size is no positive multiple of 512");
+        return Err("the size is not a positive multiple of 512");
     }
     if place.size > HIGHEST {
         return Err("no device has so much");
@@ -157,7 +157,7 @@ fn end_of(place: &PlannedBlock) -> Result<u64, &'static str> {
         return Ok(0);
     };
     if !offset.is_multiple_of(GRANULE) {
-        return Err("the offset is no multiple of 512");
+        return Err("the offset is not a multiple of 512");
     }
     let end = offset.checked_add(place.size);
     end.filter(|&end| end <= HIGHEST)
@@ -285,8 +285,8 @@ mod tests {
             ("plan 1", "plan 2", "line 1: not a plan of this version"),
             ("512 0 0", "512 0", "line 3: expected a size"),
             ("512 0 0", "512 0 0 0", "line 3: expected a size"),
-            ("512 0 0", "511 0 0", "line 3: the size is no positive"),
-            ("512 0 0", "0 0 0", "line 3: the size is no positive"),
+            ("512 0 0", "511 0 0", "line 3: the size is not a positive"),
+            ("512 0 0", "0 0 0", "line 3: the size is not a positive"),
             ("512 0 0", "512 64 0", "line 3: there are at most 64"),
             ("1024 1 512", "1024 1 1", "line 5: the offset"),
             (

@@ -54,7 +54,7 @@ impl<D: Device, O: Observer> Policy for Allocator<D, O> {
 
     fn release_pool(&mut self, pool: PoolId) -> Result<(), PolicyError> {
         if !self.in_use(pool) {
-            let reason = format!("nobody uses a pool ({}, {})", pool.0, pool.1);
+            let reason = format!("no graph uses a pool ({}, {})", pool.0, pool.1);
             return Err(PolicyError::Refused(reason));
         }
         self.open_pools(Some(pool));

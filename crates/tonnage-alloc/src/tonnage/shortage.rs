@@ -47,7 +47,7 @@ pub struct TagUse {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub requested: u64,
     /// Bytes that have to become free in whole pages, for the request to be served.
     pub missing: u64,
@@ -111,7 +111,7 @@ impl Shortage {
         if self.capturing {
             let held = self.other_streams + self.pending;
             remedies.push(format!(
-                "A graph is captured, so no page was moved and no stream was waited for, which still {} {}: ask for it \
+                "A graph is captured, so no page was moved and no stream was waited for, which still {} {}: request it \
                  before the capture.",
                 if held > 0 { "have" } else { "had" },
                 bytes(held),
@@ -134,15 +134,15 @@ impl Shortage {
 
 impl fmt::Display for Shortage {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(text, "out of memory: {} asked for", bytes(self.requested))?;
+        write!(text, "out of memory: {} requested", bytes(self.requested))?;
         if self.missing > 0 {
             write!(text, ", {} are missing", bytes(self.missing))?;
         }
         write!(
             text,
-            ". Of {} the allocator holds {}, {} of it in live blocks",
-            bytes(self.total),
+            ". The allocator holds {} of {}, {} of it in live blocks",
             bytes(self.reserved),
+            bytes(self.total),
             bytes(self.live),
         )?;
         if self.pending > 0 {

@@ -8,7 +8,7 @@ use super::blocks::State;
 use super::{Allocator, Device, Observer};
 use crate::{DeviceAddr, StreamId, Tag};
 
-/// What a block is for.
+/// The purpose of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockState {

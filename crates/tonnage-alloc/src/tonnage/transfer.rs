@@ -136,7 +136,7 @@ impl<D: Device> Mapper<'_, D> {
                 return Err(error);
             }
             memory.pop();
-            self.pages.put(page, one);
+            self.pages.record_mapping(page, one);
         }
         for (first, last) in neighbours(targets) {
             let size = (last - first) * self.page;

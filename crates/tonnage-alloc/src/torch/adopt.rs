@@ -92,7 +92,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                 return Err("its blocks do not touch");
             }
             if block.size == 0 || !block.size.is_multiple_of(super::MIN_BLOCK) {
-                return Err("a block is no multiple of 512 bytes");
+                return Err("a block is not a multiple of 512 bytes");
             }
             if free && block.state == BlockState::Inactive {
                 return Err("two free blocks touch");

@@ -100,7 +100,7 @@ impl fmt::Display for Undefined {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// Bytes the program asked for.
+    /// Bytes that the program requested.
     pub requested: u64,
     /// The same, rounded to a block.
     pub rounded: u64,

@@ -16,7 +16,7 @@ impl PoolId {
     pub const DEFAULT: Self = Self(0, 0);
 }
 
-/// What happened.
+/// The event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Action {
@@ -63,7 +63,7 @@ impl Action {
 /// One entry of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The event.
     pub action: Action,
     /// Where; for [`Action::Oom`] the bytes the device had free, as torch writes it.
     pub addr: DeviceAddr,

@@ -104,7 +104,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         if private.users == 0 {
             return Err(Error::Pool {
                 pool,
-                reason: "nobody uses it any more",
+                reason: "it is not in use any more",
             });
         }
         private.users += 1;
@@ -305,7 +305,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         } else {
             let owner = self.private.by_id.get(&pool);
             let used = owner.filter(|&&owner| self.private.all[owner as usize].users > 0);
-            let reason = "nobody uses it";
+            let reason = "it is not in use";
             let owner = used.ok_or(Error::Pool { pool, reason })?;
             self.private.pools(*owner)
         };

@@ -98,7 +98,7 @@ impl Rules {
     /// The release in which the limit and the scope rule changed is not known: a source from the time of 2.6 has the
     /// old ones (specification 7.1, 8.2). Assumed: the limit changed in 2.10, which made the fraction a setting, and
     /// the scope in 2.13, which separated scopes and captures.
-    pub fn of(version: Version) -> Self {
+    pub fn for_version(version: Version) -> Self {
         let since = |minor| version >= Version(2, minor);
         Self {
             tie_break: match version {
@@ -128,6 +128,6 @@ impl Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self::of(Version::VERIFIED)
+        Self::for_version(Version::VERIFIED)
     }
 }

@@ -257,7 +257,7 @@ impl Script {
             "rules" => {
                 let (major, minor) = rest.split_once('.').ok_or("no version")?;
                 let part = |text: &str| text.parse().map_err(|_| "no version".to_owned());
-                self.rules = Rules::of(Version(part(major)?, part(minor)?));
+                self.rules = Rules::for_version(Version(part(major)?, part(minor)?));
                 return Ok(String::new());
             }
             "settings" => {

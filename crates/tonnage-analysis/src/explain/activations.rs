@@ -25,10 +25,10 @@ the length, and with the number of layers.
 Recognised by: blocks made in the forward pass and kept for the backward pass hold at least a quarter of the peak. A
 tensor of a variable that no graph has saved is not one of them, such as the argument of `backward(gradient=…)`.
 Fix: checkpoint each repeated block (`torch.utils.checkpoint`): its inner results are computed again in the
-backward pass, for about a third more compute. What that leaves is computed from the recording: the outputs of all
+backward pass, for about a third more compute. The remaining memory is computed from the recording: the outputs of all
 blocks, and everything of the one at work. If the losses of several micro-batches are summed before one `backward()`,
 call it for each of them instead: the gradients are the same. That is proposed only if every pass runs the same model on
-inputs of its own and leaves a number behind, as a loss is. Two encoders whose outputs meet in one loss leave none, and
+its own inputs and leaves a number behind, as a loss is. Two encoders whose outputs meet in one loss leave none, and
 a layer that is given the result of another is a part of the same pass.",
 );
 
@@ -61,7 +61,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     }
     let units = repeats::find(case);
     let mut sentence = format!(
-        "{} in {} are kept for the backward pass, most made at {}",
+        "{} in {} is kept for the backward pass, most made at {}",
         bytes(sum),
         counted(blocks.len(), "block", "blocks"),
         at(made.as_ref()),
@@ -69,7 +69,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let checkpoint = units
         .as_ref()
         .and_then(|units| checkpoint(case, units, made.as_ref()));
-    // Parts that keep nothing but their outputs, such as the layers of a perceptron, are no blocks to speak of.
+    // Parts that keep nothing but their outputs, such as the layers of a perceptron, are not blocks.
     if let Some(units) = units.as_ref().filter(|_| checkpoint.is_some()) {
         let number = units.alive(case);
         let number = counted(number, "repeated block", "repeated blocks");
@@ -93,8 +93,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     Some(found.with_fixes(fixes).with_claims_of(&blocks))
 }
 
-/// Whether the program made it after a pass and has it in a container, as batches that are loaded ahead: no backward pass
-/// takes it back.
+/// Whether the program made it after a pass and has it in a container, as batches that are loaded ahead: no backward
+/// pass takes it back.
 fn is_collected(case: &Case<'_>, live: &Live<'_>) -> bool {
     live.held.is_some_and(|held| held.sort.is_container())
         && live.block.born >= case.pass_end(live.block.born)
@@ -134,7 +134,7 @@ fn waiting<'a>(
     case.is_large(earlier, SHARE).then_some((passes, held))
 }
 
-/// Each pass with a backward pass of its own: what it keeps goes before the next one begins.
+/// Each pass with its own backward pass: the blocks that it keeps go before the next one begins.
 fn backward_each(case: &Case<'_>, place: Option<&Place>) -> Option<Fix> {
     let advice = format!(
         "call `backward()` for each micro-batch at {}, if none uses results of another: the gradients add up to the same",
@@ -190,11 +190,11 @@ fn checkpoint(case: &Case<'_>, units: &repeats::Repeats, made: Option<&Place>) -
         "checkpoint {which}: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)`"
     );
     let mut proposal = Proposal::new(ACTIVATIONS.code, advice, "computed again");
-    // What the second computation takes for a moment is not among the blocks that are kept.
+    // The temporary memory of the second computation is not among the blocks that are kept.
     proposal.estimate = true;
     let mut fix = bounded(case, proposal, |bound, index, block| {
         let mut lifetimes = units.checkpointed(index, block);
-        // What is computed again may come in parts, each gone before the next.
+        // Recomputed blocks may come in parts, each gone before the next.
         if bound == Bound::Least {
             lifetimes.truncate(1);
         }

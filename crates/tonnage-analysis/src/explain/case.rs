@@ -15,9 +15,9 @@ use crate::holdings::{
 use crate::replay::Job;
 use crate::verdict;
 
-/// A cause that holds less than this share of the live bytes is none.
+/// A cause that holds less than this share of the live bytes is not reported.
 pub(super) const SHARE: f64 = 0.10;
-/// What caches, activations and single operations must hold.
+/// The share that caches, activations and single operations must hold.
 pub(super) const LARGE_SHARE: f64 = 0.25;
 /// Bytes of a single number.
 const NUMBER: u64 = 8;
@@ -33,7 +33,7 @@ pub(super) struct Live<'a> {
     /// Its index among the blocks of the track.
     pub(super) index: u32,
     pub(super) block: &'a Holding,
-    /// Who holds it, where Python was asked.
+    /// The holder, where Python was queried.
     pub(super) held: Option<&'a HeldBy>,
 }
 
@@ -66,7 +66,7 @@ pub(super) enum Bound {
     Most,
 }
 
-/// What the analysis works on.
+/// The input of the analysis.
 pub(super) struct Case<'a> {
     pub(super) recording: &'a Recording,
     pub(super) track: &'a Holdings,
@@ -153,13 +153,13 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// What is alive and no finding has explained yet.
+    /// Live bytes that no finding has explained yet.
     pub(super) fn unexplained(&self) -> impl Iterator<Item = Live<'_>> {
         self.alive()
             .filter(|live| !self.claimed.contains(&live.index))
     }
 
-    /// What graphs keep of some passes, and a finding has explained.
+    /// Bytes that graphs keep of some passes and that a finding has explained.
     pub(super) fn kept_graphs(&self, passes: &BTreeSet<usize>) -> Vec<Live<'_>> {
         let of = |live: &Live<'_>| {
             self.claimed.contains(&live.index)
@@ -185,13 +185,13 @@ impl<'a> Case<'a> {
         self.holders.get(&index)
     }
 
-    /// Whether Python was asked who holds what.
+    /// Whether Python was queried for the holders.
     pub(super) fn asked(&self) -> bool {
         !self.holders.is_empty()
     }
 
-    /// Bytes of the live blocks for which `of` says yes.
-    pub(super) fn held(&self, of: impl Fn(&Holding) -> bool) -> u64 {
+    /// Bytes of the live blocks for which `of` returns true.
+    pub(super) fn sum_live(&self, of: impl Fn(&Holding) -> bool) -> u64 {
         let blocks = self.alive().filter(|live| of(live.block));
         blocks.map(|live| live.block.bytes).sum()
     }
@@ -220,7 +220,7 @@ impl<'a> Case<'a> {
             && name.is_some_and(|name| name.starts_with("cuBLAS"))
     }
 
-    /// The block of a forward pass for which a backward pass made a block that has no line of its own, by what it takes
+    /// The block of a forward pass for which a backward pass made a block that has no line, by the memory that it takes
     /// back next: a node of autograd frees what it has saved when it is done.
     pub(super) fn backward_of(&self, block: &Holding) -> Option<&'a Holding> {
         let stays = match block.category {
@@ -331,8 +331,8 @@ impl<'a> Case<'a> {
         next.unwrap_or(Holding::ALIVE)
     }
 
-    /// Whether a single number that a pass made, such as its loss, is alive when the next one begins: one made after the
-    /// model returned, or the last that the model made. Those that it makes on the way are none: attention keeps some.
+    /// Whether a single number that a pass made, such as its loss, is alive when the next one begins: one made after
+    /// the model returned, or the last that the model made. Intermediate ones do not count: attention keeps some.
     pub(super) fn leaves_number(&self, pass: usize) -> bool {
         let pass = pass.checked_sub(1).and_then(|at| self.passes.get(at));
         let Some(&Pass { from, end, to, .. }) = pass else {
@@ -345,7 +345,7 @@ impl<'a> Case<'a> {
         candidates.iter().any(is_number)
     }
 
-    /// The model that a pass runs on inputs of its own: no graph leads from them to another pass.
+    /// The model that a pass runs on its own inputs: no graph leads from them to another pass.
     pub(super) fn own_model(&self, pass: usize) -> Option<TextId> {
         self.own_models.get(&pass).copied()
     }
@@ -381,7 +381,7 @@ impl<'a> Case<'a> {
         pass.map_or(Holding::ALIVE, |pass| pass.over)
     }
 
-    /// When a block that the backward pass of its own pass needs is taken back, if nothing else keeps it. At the
+    /// When a block that the backward pass of the same pass needs is taken back, if nothing else keeps it. At the
     /// earliest when that pass begins, at the latest with what was made before it.
     pub(super) fn taken_back(&self, index: u32, block: &Holding, bound: Bound) -> Option<u32> {
         let pass = self.pass(block.born)?;
@@ -389,11 +389,11 @@ impl<'a> Case<'a> {
         if bound == Bound::Least {
             return Some(from + 1);
         }
-        // A backward pass that was told to keep the graph takes nothing back.
+        // A backward pass with `retain_graph` takes nothing back.
         if !pass.used {
             return None;
         }
-        // What was made before it is needed after it.
+        // Blocks made before it are needed after it.
         let before = self.track.blocks[..index as usize].iter().rev();
         let before = before.take_while(|other| other.born >= pass.from);
         let same = |other: &&Holding| !is_kept(other) && other.died > from && other.died <= to;
@@ -418,8 +418,8 @@ impl<'a> Case<'a> {
         next.map_or(block.died, |next| next.born)
     }
 
-    /// Whether the model makes something in the pass of a block after the block is gone; of a block that the loss makes,
-    /// whether the loss does.
+    /// Whether the model makes something in the pass of a block after the block is gone; of a block that the loss
+    /// makes, whether the loss does.
     pub(super) fn goes_on_after(&self, block: &Holding) -> bool {
         let end = self.pass(block.born).map_or(Holding::ALIVE, |pass| {
             let backward = pass.back.map_or(pass.to, |(from, _)| from);
@@ -434,14 +434,15 @@ impl<'a> Case<'a> {
         blocks.get(next).is_some_and(|other| other.born < end)
     }
 
-    /// Whether the pass of a row has a backward pass of its own, or a later one uses it: where several models are
+    /// Whether the pass of a row has its own backward pass, or a later one uses it: where several models are
     /// trained in turn, the passes of others come between.
     pub(super) fn goes_back(&self, row: u32) -> bool {
         self.pass(row)
             .is_some_and(|pass| pass.back.is_some() || pass.used)
     }
 
-    /// The backward pass that follows the pass of a row, if it was told to keep the graph: it takes nothing back.
+    /// The backward pass that follows the pass of a row, if it ran with `retain_graph`: it takes nothing
+    /// back.
     pub(super) fn retaining(&self, row: u32) -> Option<(u32, u32)> {
         let pass = self.pass(row).filter(|pass| !pass.used)?;
         pass.back
@@ -476,7 +477,7 @@ impl<'a> Case<'a> {
         self.untrained.get(&self.pass_of(row)).copied()
     }
 
-    /// Whether a pass before that of a row has a backward pass of its own.
+    /// Whether a pass before that of a row has its own backward pass.
     pub(super) fn after_training(&self, row: u32) -> bool {
         self.pass(row).is_some_and(|pass| pass.after_training)
     }
@@ -492,7 +493,7 @@ impl<'a> Case<'a> {
 
     /// Blocks of earlier passes that are alive at the moment.
     ///
-    /// What was made after the pass before began may be the batch of this one: it is left behind only
+    /// A block made after the pass before began may be the batch of this one: it is left behind only
     /// if older ones of the same stack are.
     pub(super) fn is_left_behind(&self, block: &Holding) -> bool {
         if is_kept(block) {
@@ -508,7 +509,7 @@ impl<'a> Case<'a> {
         born > 0 && here > born && block.alive_at(self.row) && (here > born + 1 || stays())
     }
 
-    /// What anything is known to train of a model that holds a block.
+    /// The trainer of a model that holds a block, where one is certain.
     pub(super) fn model_of(&self, held: &HeldBy) -> Option<ModelState> {
         let same = |model: &&crate::holdings::Model| {
             model.name == held.name && model.function == held.function
@@ -539,15 +540,15 @@ impl<'a> Case<'a> {
         };
         let room = match device.capacity {
             Some(capacity) => capacity.saturating_sub(self.taken()),
-            // What the driver had left, and all that could have been given back.
+            // The memory that the driver had left, and all that could have been given back.
             None => failure.free + device.allocated + device.cached,
         };
         (device.allocated + request).saturating_sub(room)
     }
 }
 
-/// Who holds each block at a row: as Python said, or, of blocks made after it was last asked, what holds most of those
-/// that the same stack made before in the same module.
+/// The holder of each block at a row: as Python reported, or, of blocks made after the last query, the holder of most
+/// blocks that the same stack made before in the same module.
 fn holders(recording: &Recording, track: &Holdings, row: u32) -> HashMap<u32, HeldBy> {
     let mut holders = track.holders_near(row, &recording.stacks);
     if holders.is_empty() {
@@ -564,7 +565,7 @@ fn holders(recording: &Recording, track: &Holdings, row: u32) -> HashMap<u32, He
         }
     }
     let most = |known: &BTreeMap<HeldBy, u64>| {
-        // Arguments of a call that was running say nothing of blocks of other calls.
+        // Arguments of a call that was running do not describe blocks of other calls.
         let lasting = known.iter().filter(|(held, _)| held.sort != Sort::Variable);
         let most = lasting.max_by_key(|(_, count)| **count);
         most.map(|(held, _)| held.clone())
@@ -583,8 +584,8 @@ fn holders(recording: &Recording, track: &Holdings, row: u32) -> HashMap<u32, He
             holders.insert(index, held);
         }
     }
-    // A block that the running backward pass frees belongs to the graph: the variable that Python recorded in the forward
-    // pass was one of a function that has returned.
+    // A block that the running backward pass frees belongs to the graph: the variable that Python recorded in the
+    // forward pass was one of a function that has returned.
     let backward = track
         .phase_at(row)
         .filter(|span| span.phase == Phase::Backward);
@@ -828,8 +829,8 @@ fn processes_on(recording: &Recording, device: i32) -> verdict::OnDevice {
     verdict::OnDevice::count(uses, device, &recording.meta)
 }
 
-/// Most that was seen of what is not counted in these processes; nothing on a real GPU, where the driver itself said
-/// what was left.
+/// Most that was seen of what is not counted in these processes; nothing on a real GPU, where the driver itself
+/// reported what was left.
 pub(super) fn most_uncounted(recording: &Recording, processes: verdict::OnDevice) -> u64 {
     let dry_run = meta::find(&recording.meta, facts::RUN, facts::GPU_ID).is_some();
     if dry_run {
@@ -839,7 +840,7 @@ pub(super) fn most_uncounted(recording: &Recording, processes: verdict::OnDevice
     }
 }
 
-/// Most that other processes of the recording held, where it does not say what they held when.
+/// Most that other processes of the recording held, where it does not record when they held how much.
 fn most_of_others(recording: &Recording, track: &Holdings) -> u64 {
     let tracks = recording.tracks.iter();
     let others = tracks.filter(|o| o.device == track.device && o.process != track.process);

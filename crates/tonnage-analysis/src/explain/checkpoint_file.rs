@@ -33,12 +33,12 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let sentence = match held {
         Some(held) => format!(
             "{} ({}) still holds {} of a checkpoint that was read at {line}, beside the model's own tensors",
-            held.said(),
+            held.describe_holder(),
             at(held.place.as_ref()),
             bytes(sum),
         ),
         None => format!(
-            "{} were made while a checkpoint was read or written at {line}, beside the model's own tensors",
+            "{} was allocated while a checkpoint was read or written at {line}, beside the model's own tensors",
             bytes(sum),
         ),
     };
@@ -49,7 +49,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         "made by reading or writing it",
     );
     let fix = computed(case, proposal, |_, block| {
-        // What became the model's own, as a state of the optimizer does on the same device, is copied there in its place.
+        // A tensor that became part of the model, as a state of the optimizer does on the same device, is copied there
+        // in its place.
         if block.phase == Phase::Save && !is_kept(block) {
             sized(block, 0)
         } else {

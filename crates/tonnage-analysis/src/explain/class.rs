@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN101 to TN104: why the request failed.
 //!
-//! Fragmented is said only of a job that fits otherwise: holes that would have
+//! Only a job that fits otherwise is called fragmented: holes that would have
 //! served the request, and, where the whole job is known, a replay without holes
 //! that completes on this device. Everything else is a job that needs more than
 //! the GPU has.
@@ -22,11 +22,11 @@ pub const SHORT: Code = code(
     "TN101",
     "the job needs more than the GPU has",
     "The blocks that are alive at the fullest moment need more than the device has. No setting of the allocator can change
-that: even placed without a single hole they would not fit.
+that: even placed without a single gap they would not fit.
 
 Recognised by: alive bytes + request + context + memory outside PyTorch > capacity; or, where the whole job was
 recorded on a device without a limit, a replay of it with expandable segments does not complete on this device.
-Fix: fewer live bytes (the other findings say what holds them), or a larger device. The smallest device on which
+Fix: fewer live bytes (the other findings name their holders), or a larger device. The smallest device on which
 the whole job completes is found by replay; of a recording that stops at the failure, the smallest that gets past it.",
 );
 
@@ -34,13 +34,13 @@ the whole job completes is found by replay; of a recording that stops at the fai
 pub const FRAGMENTED: Code = code(
     "TN102",
     "memory is fragmented",
-    "Enough memory is free, but in pieces: holes between live blocks, none large enough for the request. PyTorch cannot
+    "Enough memory is free, but in pieces: gaps between live blocks, none large enough for the request. PyTorch cannot
 give a segment back while one block in it lives.
 
-Recognised by: alive bytes + request fit on the device, and the holes in segments with live blocks, with what the
+Recognised by: alive bytes + request fit on the device, and the gaps in segments with live blocks, with what the
 device has free, would have served the request. Where the whole job is known, it must also complete on this device
 when it is replayed with expandable segments; where it is not, nothing that grows from step to step may hold more than
-the holes.
+the gaps.
 Fix: expandable_segments:True, which grows one segment instead of collecting many; other settings by
 `tonnage replay --search`. Each is replayed on your recording before it is proposed.",
 );
@@ -61,11 +61,11 @@ segments before the large request.",
 pub const LIMIT: Code = code(
     "TN104",
     "the script limits its own memory",
-    "PyTorch refused the request without asking the driver, which had room for it: the script allows itself only a part of
-the GPU, by `torch.cuda.set_per_process_memory_fraction` or `per_process_memory_fraction` in
+    "PyTorch refused the request without querying the driver, which had room for it: the script allows itself only a part
+of the GPU, by `torch.cuda.set_per_process_memory_fraction` or `per_process_memory_fraction` in
 `PYTORCH_CUDA_ALLOC_CONF`.
 
-Recognised by: the driver refused nothing, and had more free than was asked for. Where the whole job was run once more
+Recognised by: the driver refused nothing, and had more free than was requested. Where the whole job was run once more
 without a limit, the script's own is left out there as well, and the job does not need more than the GPU has.
 Fix: a larger fraction, or none; or a job that needs less.",
 );
@@ -81,8 +81,8 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// What grows from step to step runs out with or without holes: where only the part before the failure is known,
-    /// that is the reason, unless the holes hold more than what has piled up.
+    /// Memory that grows from step to step runs out with or without holes: where only the part before the failure is
+    /// known, that is the reason, unless the holes hold more than what has piled up.
     pub(super) fn unless_it_grows(self, case: &Case<'_>, whole_job: bool) -> Self {
         if whole_job || self.finding.code != FRAGMENTED {
             return self;
@@ -97,7 +97,7 @@ impl Class {
             return self;
         };
         let sentence = format!(
-            "{} have piled up, and more comes with every iteration; {} in holes would serve it only a little longer",
+            "{} has piled up, and more comes with every iteration; {} in gaps would serve it only a little longer",
             bytes(grows),
             bytes(case.slack.hard),
         );
@@ -127,7 +127,7 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Class> {
     let short = case.short(failure.requested);
     let place = site(case.stacks(), failure.stack);
     let slack = &case.slack;
-    // What is short only because of others is not short by itself.
+    // A shortage that only others cause is not the job's.
     if short > 0
         && let Some(found) = outside::find(case).filter(|found| found.bytes >= short)
     {
@@ -144,7 +144,7 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Class> {
     };
     if failure.own_limit && need.is_none_or(|need| need.short == 0) {
         let sentence = format!(
-            "PyTorch refused {} without asking the driver, which had {} free",
+            "PyTorch refused {} without querying the driver, which had {} free",
             bytes(failure.requested),
             bytes(failure.free),
         );
@@ -161,7 +161,7 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Class> {
     }
     if short > 0 {
         let sentence = format!(
-            "{} alive and {} asked for are {} more than the device can hold; placed without a hole they would not fit",
+            "{} alive and {} requested is {} more than the device can hold; placed without a gap, it would not fit",
             bytes(case.on_device.allocated),
             bytes(failure.requested),
             bytes(short),
@@ -175,7 +175,7 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Class> {
     if slack.stream > slack.hard && serves(slack.stream) {
         let pins = pins(case, |stream| stream != failure.stream);
         let headline = format!(
-            "{} are free in segments of other streams",
+            "{} is free in segments of other streams",
             bytes(slack.stream)
         );
         let sentence = format!("{headline}, which a request on this one cannot use");
@@ -191,9 +191,9 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Class> {
             bytes(slack.largest_hole.max(failure.free)),
         );
         let sentence = format!(
-            "{} are free in {} between live blocks, the largest {}; {} were asked for",
+            "{} is free in {} between live blocks, the largest {}; {} was requested",
             bytes(slack.hard),
-            counted(slack.holes as usize, "hole", "holes"),
+            counted(slack.holes as usize, "gap", "gaps"),
             bytes(slack.largest_hole),
             bytes(failure.requested),
         );
@@ -201,14 +201,14 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Class> {
         return Some(pinned(found, pins));
     }
     let sentence = format!(
-        "{} alive and {} asked for would fit to the byte, but not in segments of the sizes that the allocator obtains",
+        "{} alive and {} requested would fit to the byte, but not in segments of the sizes that the allocator obtains",
         bytes(case.on_device.allocated),
         bytes(failure.requested),
     );
     Some(found(SHORT, 0, None, sentence).into())
 }
 
-/// What keeps memory from being given back: a line, and what holds its blocks.
+/// The reason why memory is not given back: a line, and the holder of its blocks.
 type Pin = (Option<Place>, Option<HeldBy>);
 
 /// The blocks of one pin.
@@ -233,7 +233,7 @@ fn pinned(mut finding: Finding, pins: Option<(Pin, Pinning)>) -> Class {
     let by = match held.as_ref().filter(|held| !held.name.is_empty()) {
         Some(held) => format!(
             "{blocks} of {} ({}), made at {made},",
-            held.said(),
+            held.describe_holder(),
             at(held.place.as_ref())
         ),
         None => format!("{blocks} made at {made}"),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The findings by their codes, each with the page that `tonnage explain CODE` shows.
 //!
-//! A code never changes its meaning and is never used again. 1xx says why a
-//! request failed, and who else is there; 2xx what makes a peak. Each stands beside the code that looks for it;
+//! A code never changes its meaning and is never used again. 1xx is why a
+//! request failed, and who else is there; 2xx is what makes a peak. Each stands beside the code that looks for it;
 //! `findings!` lists them.
 
 use std::sync::LazyLock;
@@ -20,9 +20,9 @@ pub use super::listed::*;
 pub struct Code {
     /// `TN101`.
     pub code: &'static str,
-    /// What it says in a few words.
+    /// The title.
     pub title: &'static str,
-    /// What it means, how it is recognised and what helps.
+    /// The meaning, the rule that recognises it, and the fix.
     #[serde(skip)]
     pub page: &'static str,
 }

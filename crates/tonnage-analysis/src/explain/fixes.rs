@@ -6,10 +6,10 @@
 //! smaller or end earlier are changed, and the largest sum of the rest is the new
 //! peak. Where the recording does not show how long the program would still refer to
 //! a block, the peak is computed for the shortest and the longest of what is possible,
-//! and both are told. Whether that fits is asked of PyTorch's allocator, by a replay of
+//! and both are reported. A replay by PyTorch's allocator determines whether that fits: it serves
 //! the changed requests with the longer lifetimes, and what a dry run does not count is held against what is then left,
 //! as the verdict of a run does. A recording that stops at a failure shows no more than that the job gets past that
-//! request, and the proposal says so.
+//! request, and the proposal states it.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -32,7 +32,7 @@ pub enum Proof {
     Computed,
 }
 
-/// What comes of a proposal on the device.
+/// The outcome of a proposal on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -43,11 +43,11 @@ pub enum FixOutcome {
     FitsOnlyIf,
     /// It does not fit.
     DoesNotFit,
-    /// That cannot be told, or nothing failed.
+    /// It cannot be determined, or nothing failed.
     Unknown,
 }
 
-/// What the peaks of a proposal are peaks of.
+/// The moments to which the peaks of a proposal belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -67,15 +67,15 @@ pub enum Measure {
 pub struct Fix {
     /// The finding it answers.
     pub code: &'static str,
-    /// What to do.
+    /// The action.
     pub advice: String,
-    /// What to paste, where it is a line.
+    /// The line to paste, if there is one.
     pub paste: Option<String>,
     /// How it was proved.
     pub proof: Proof,
     /// The arithmetic, or what was replayed.
     pub shown: String,
-    /// What the two peaks are peaks of.
+    /// The moments to which the two peaks belong.
     pub measure: Measure,
     /// The peak today, with the request that failed.
     pub peak_before: u64,
@@ -86,7 +86,7 @@ pub struct Fix {
     /// Whether it then fits on the device: by a replay of the changed requests, or, where they cannot be replayed, if
     /// the sum exceeds the device.
     pub outcome: FixOutcome,
-    /// Of one that fits only if what is not counted takes less than this: the bytes.
+    /// The bytes below which the overhead must stay for the change to fit, if it depends on that.
     pub room: Option<u64>,
     /// Whether this holds to the end of the job. Otherwise the recording stops at the request that failed: the job
     /// gets past that, and what follows is not known.
@@ -117,7 +117,7 @@ pub(super) fn outcome(room: Option<u64>, uncounted: u64) -> (FixOutcome, Option<
     }
 }
 
-/// How long a block is there after a change, and how large: lifetimes of its own row and of later ones.
+/// How long a block is there after a change, and how large: lifetimes of the same row and of later ones.
 pub(super) type Lifetimes = Vec<(u32, u32, u64)>;
 
 /// The block as it is.
@@ -148,7 +148,7 @@ pub(super) struct Proposal {
     pub(super) what: String,
     pub(super) changes_result: bool,
     pub(super) estimate: bool,
-    /// What it adds and the recording does not show: bytes, and what for.
+    /// The bytes that it adds and the recording does not show, and their purpose.
     pub(super) adds: Option<(u64, &'static str)>,
 }
 
@@ -172,7 +172,7 @@ fn end(case: &Case<'_>) -> u32 {
 }
 
 /// The largest sum of blocks with the lifetimes that `change` gives them. Where the recording
-/// ends in a failure: up to that, with the block that was asked for.
+/// ends in a failure: up to that, with the requested block.
 pub(super) fn peak_with(
     case: &Case<'_>,
     mut change: impl FnMut(Option<u32>, &Holding) -> Lifetimes,
@@ -229,7 +229,7 @@ pub(super) fn bounded(
     let after = peak_with(case, |index, block| {
         let lifetimes = change(Bound::Most, index, block);
         if index.is_some() && lifetimes != unchanged(block) {
-            // The allocator rounds again: give it what the program would ask for.
+            // The allocator rounds again: give it the size that the program would request.
             let asked = |(from, to, bytes): &(u32, u32, u64)| {
                 let share = *bytes as f64 / block.bytes.max(1) as f64;
                 let asked = if bytes == &block.bytes {
@@ -252,7 +252,7 @@ pub(super) fn bounded(
     Some(fix)
 }
 
-/// A proposal with its peaks, where they are known otherwise; its outcome is what the sum says.
+/// A proposal with its peaks, where they are known otherwise; its outcome follows from the sum.
 pub(super) fn promise(
     case: &Case<'_>,
     proposal: Proposal,
@@ -265,7 +265,7 @@ pub(super) fn promise(
     if saved < before / 100 {
         return None;
     }
-    // What lies within half a hundredth is one figure.
+    // Peaks within half a hundredth of each other are one figure.
     let least = if (most - least) * 200 < most {
         most
     } else {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN211: a variable or container keeps autograd graphs of passes that are over.
 //!
-//! A graph that a later backward pass uses is no leak, however many passes it spans:
-//! losses of micro-batches may be summed before one `backward()`. That is told by how
+//! A graph that a later backward pass uses is not a leak, however many passes it spans:
+//! losses of micro-batches may be summed before one `backward()`. The difference is how
 //! its blocks die: inside a backward pass, or not. Such graphs are activations (TN213).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -24,7 +24,7 @@ pub const GRAPHS: Code = code(
 backward pass would need. A running sum of losses, a list of losses, a hidden state that is handed to the next step:
 each keeps the graphs of all the passes it came from.
 
-Recognised by: Python was asked, and blocks of earlier passes are kept by nothing but the graph of one variable or
+Recognised by: Python was queried, and blocks of earlier passes are kept by nothing but the graph of one variable or
 container; no later backward pass uses them. In recordings without those answers: many lines of a forward pass leave
 blocks behind, pass after pass, and the finding is marked as inferred.
 Fix: for statistics, add numbers: `total += loss.detach()` or `.item()`. For a state that is carried on,
@@ -49,7 +49,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     if !case.is_large(sum, SHARE) {
         return None;
     }
-    // Losses that one backward pass uses later are no leak.
+    // Losses that one backward pass uses later are not a leak.
     let used: u64 = kept
         .iter()
         .filter(|live| is_used_later(case, live.block))
@@ -62,7 +62,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     for live in &kept {
         *names.entry(live.held).or_default() += live.block.bytes;
     }
-    // Python was not asked about some: they count for the name that keeps the others.
+    // Python was not queried about some: they count for the name that keeps the others.
     let not_asked = names.get(&None).copied().unwrap_or(0);
     let named = |held: Option<&HeldBy>, of_it: u64| {
         held.is_some_and(HeldBy::is_named) && (of_it + not_asked) * 2 >= sum
@@ -79,7 +79,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         return None;
     }
     let unsure = case.failed && !passes.iter().any(|&pass| was_over(case, pass));
-    Some(found(case, &kept, held, passes.len(), sum, unsure))
+    Some(build_finding(case, &kept, held, passes.len(), sum, unsure))
 }
 
 fn lines(kept: &[Live<'_>]) -> usize {
@@ -133,7 +133,7 @@ pub(super) fn is_used_later(case: &Case<'_>, block: &Holding) -> bool {
     span.is_some_and(|span| span.phase == Phase::Backward)
 }
 
-fn found(
+fn build_finding(
     case: &Case<'_>,
     kept: &[Live<'_>],
     held: Option<&HeldBy>,
@@ -151,14 +151,18 @@ fn found(
         Some(held) if traceback => {
             let of = held.exception.as_ref();
             let of = of.map_or_else(String::new, |name| format!(" in `{name}`"));
-            let (said, sum) = (held.said(), bytes(sum));
-            format!("the traceback of the exception{of} keeps {said}, {sum}")
+            let (holder, sum) = (held.describe_holder(), bytes(sum));
+            format!("the traceback of the exception{of} keeps {holder}, {sum}")
         }
         Some(held) if held.name.is_empty() => format!(
-            "{} of {of} are still alive, and no variable refers to them",
+            "{} of {of} is still alive, and no variable refers to it",
             bytes(sum)
         ),
-        Some(held) => format!("{} keeps the graphs of {of}, {}", held.said(), bytes(sum)),
+        Some(held) => format!(
+            "{} keeps the graphs of {of}, {}",
+            held.describe_holder(),
+            bytes(sum)
+        ),
         None => format!("the graphs of {of} are alive, {}", bytes(sum)),
     };
     let mut sentence = headline.clone();
@@ -228,7 +232,7 @@ fn fix(
         Some(held) if place.is_some_and(|place| case.is_trained_through(place)) => format!(
             "let {} keep a copy without its graph, and go on with the result of {line} itself: a backward pass goes \
              through it",
-            held.said()
+            held.describe_holder()
         ),
         Some(_) => format!("keep the number without its graph at {line}: `.detach()` or `.item()`"),
         None => format!(
@@ -257,7 +261,7 @@ fn fix(
             fix.outcome = FixOutcome::Unknown;
             fix.room = None;
             let hold = if others.len() == 1 { "holds" } else { "hold" };
-            let others = listed(others.into_iter().take(OTHERS).map(HeldBy::said));
+            let others = listed(others.into_iter().take(OTHERS).map(HeldBy::describe_holder));
             let _ = write!(
                 fix.advice,
                 "; {others} {hold} results of the same passes, and their graphs unless they are detached"
@@ -280,7 +284,7 @@ pub(super) fn unnamed(held: &HeldBy) -> String {
     }
 }
 
-/// Whether it is the graph of one step that lasts into the next, because its backward pass was told to keep it.
+/// Whether it is the graph of one step that lasts into the next, because its backward pass ran with `retain_graph`.
 fn is_retained(case: &Case<'_>, kept: &[Live<'_>]) -> bool {
     let passes: BTreeSet<usize> = kept
         .iter()
@@ -321,7 +325,7 @@ pub(super) fn without_graph(
         };
         return Some(until(block, row));
     }
-    // A backward pass takes them back, also where it was told to keep them. Without one the name of the last
+    // A backward pass takes them back, even with `retain_graph`. Without one the name of the last
     // result may keep them until it is assigned anew, in the round after.
     let row = match (case.taken_back(index, block, bound), bound) {
         (Some(row), _) => row,
@@ -331,7 +335,7 @@ pub(super) fn without_graph(
     Some(until(block, row))
 }
 
-/// Containers with results of several passes, whose graphs nobody asked about: a block has one holder.
+/// Containers with results of several passes, whose graphs were not queried: a block has one holder.
 fn also_keep<'a>(case: &'a Case<'_>, held: Option<&HeldBy>) -> Vec<&'a HeldBy> {
     let keeper = held.map(|held| held.name.as_str());
     let mut passes: BTreeMap<&HeldBy, BTreeSet<usize>> = BTreeMap::new();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN201 and TN205: a container or a variable that grows from iteration to iteration.
 //!
-//! Where Python was asked, the holder is named and is a fact; that it grows is seen
+//! Where Python was queried, the holder is named and is a fact; that it grows is seen
 //! in the births of its blocks: in three passes or more, or, in loops without a
-//! model, in bytes that only ever increase. Where nobody was asked the line that
+//! model, in bytes that only ever increase. Where Python was not queried, the line that
 //! makes the blocks stands for the holder, and the finding is a guess.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -26,9 +26,9 @@ pub const LEAK: Code = code(
     "A list, a dictionary, an attribute or a variable holds more with every iteration, of a training loop or of any other.
 Usual causes: outputs appended to a list, a cache that is never emptied, a tensor that `torch.cat` makes longer.
 
-Recognised by: Python was asked who holds each block; blocks of the same holder come from three passes or more, or,
-in a loop without a model, the bytes from its lines only ever increase. What is emptied with every step of the
-optimizer does not grow. In recordings without those answers the same
+Recognised by: Python was queried for the holder of each block; blocks of the same holder come from three passes or
+more, or, in a loop without a model, the bytes from its lines only ever increase. Memory that is
+emptied with every step of the optimizer does not grow. In recordings without those answers the same
 is looked for by line, and the finding is marked as inferred.
 Fix: keep what is needed on the host (`.cpu()`), reduce it first, or empty the container. The peak without what
 has piled up is computed from the recording.",
@@ -46,21 +46,21 @@ Recognised by: blocks of several passes without gradients are alive at once, in 
 trains.
 Fix: move outputs to the host after each batch (`.cpu()`, or `eval_accumulation_steps=1` of the `Trainer`), reduce
 them first (`argmax`), use a smaller batch.
-What is trained on later comes back to the device a batch at a time.
+Data for later training comes back to the device a batch at a time.
 The peak without the collected outputs is computed from the recording.",
 );
 
 /// Moments at which the bytes of a line are looked at, to see whether they only increase.
 const SAMPLES: usize = 8;
 
-/// What makes blocks of one sort: a stack, in a module, because layers share their stacks.
+/// The origin of blocks of one sort: a stack, in a module, because layers share their stacks.
 type Line = (Option<StackId>, Option<TextId>);
 
 fn line(block: &Holding) -> Line {
     (block.stack, block.module)
 }
 
-/// What one holder, or one line, has piled up.
+/// The blocks that one holder, or one line, has piled up.
 #[derive(Default)]
 struct Pile<'a> {
     held: Option<&'a HeldBy>,
@@ -72,7 +72,7 @@ struct Pile<'a> {
     eval: u64,
 }
 
-/// Who a pile belongs to: a holder, or the stack that makes it.
+/// The owner of a pile: a holder, or the stack that makes it.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Owner<'a> {
     Held(&'a HeldBy),
@@ -106,21 +106,21 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     if !case.is_large(sum, SHARE) {
         return None;
     }
-    Some(found(case, &growing, sum))
+    Some(build_finding(case, &growing, sum))
 }
 
 fn may_pile_up(case: &Case<'_>, live: &Live<'_>) -> bool {
     if is_kept(live.block) || is_kept_by(live.held) {
         return false;
     }
-    // What only a graph keeps is another finding's.
+    // Blocks that only a graph keeps belong to another finding.
     if let Some(held) = live.held.filter(|held| held.sort != Sort::Nothing) {
         let holds = held.sort.is_container()
             || matches!(held.sort, Sort::Variable | Sort::Closure | Sort::Other);
         // The copies of a step are in lists of the optimizer's own, which have no name.
         return holds && !held.name.is_empty() && live.block.phase != Phase::Step;
     }
-    // Of what nobody was asked about, scratch memory and what a backward pass will use is no pile.
+    // Scratch memory and blocks that a backward pass will use are not a pile, where Python was not queried about them.
     !matches!(
         live.block.category,
         Category::Temporaries | Category::Workspaces
@@ -141,8 +141,8 @@ fn after_eval(case: &Case<'_>, block: &Holding) -> bool {
     }
 }
 
-/// Whether all of it is of one step of the optimizer, and its lines make as much in other steps: then it is emptied with
-/// every step, as by a pipeline that keeps the outputs of its micro-batches.
+/// Whether all of it is of one step of the optimizer, and its lines make as much in other steps: then it is emptied
+/// with every step, as by a pipeline that keeps the outputs of its micro-batches.
 fn is_emptied(case: &Case<'_>, pile: &Pile<'_>) -> bool {
     let step_of = |row: u32| case.track.phase_at(row).map(|span| span.step);
     let now = step_of(case.row);
@@ -219,7 +219,7 @@ fn only_increases(case: &Case<'_>, pile: &Pile<'_>) -> bool {
 
 /// Whether the holder replaces what it holds by something larger, rather than holding more things.
 fn replaces(case: &Case<'_>, pile: &Pile<'_>) -> bool {
-    // What a backward pass makes has no line of its own.
+    // Blocks that a backward pass makes have no line.
     let of = |block: &&Holding| {
         block.stack.is_some() && pile.lines.contains(&line(block)) && block.born <= case.row
     };
@@ -240,7 +240,7 @@ fn replaces(case: &Case<'_>, pile: &Pile<'_>) -> bool {
     replaced.count() > pile.blocks.len()
 }
 
-fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
+fn build_finding(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
     let largest = &growing[0];
     let eval = growing.iter().map(|pile| pile.eval).sum::<u64>() * 2 > sum;
     let code = if eval { EVALUATION } else { LEAK };
@@ -259,7 +259,7 @@ fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
                 .filter(|other| *other != held && other.function == held.function)
                 .take(2)
                 .map(|other| {
-                    let said = other.said();
+                    let said = other.describe_holder();
                     let name = said
                         .split_once(" in ")
                         .map_or(said.as_str(), |(name, _)| name);
@@ -267,7 +267,7 @@ fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
                 })
                 .collect();
             let verb = if names.is_empty() { "holds" } else { "hold" };
-            let said = held.said();
+            let said = held.describe_holder();
             let (name, rest) = said.split_once(" in ").unwrap_or((said.as_str(), ""));
             let rest = if rest.is_empty() {
                 String::new()
@@ -376,7 +376,7 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         .iter()
         .map(|&index| case.track.blocks[index as usize].bytes);
     let made_of_it = made_of(case, growing);
-    // The scratch memory of a line is none of what it hands out.
+    // The scratch memory of a line is not part of what it returns.
     let least = sizes.min().unwrap_or(0) / 2;
     // The next birth of each line after each block.
     let mut next: HashMap<u32, u32> = HashMap::new();
@@ -414,17 +414,18 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         Some(held) if is_cache(held, finding.place.as_ref()) => format!(
             "limit what {} remembers at {place}: `functools.lru_cache(maxsize=N)`, or clear it with \
              `{}.cache_clear()`",
-            held.said(),
+            held.describe_holder(),
             held.name
         ),
         Some(held) if through => format!(
             "let {} keep a copy on the host, and go on with the result of {place} itself: a backward pass goes \
              through it",
-            held.said()
+            held.describe_holder()
         ),
-        Some(_) => {
-            format!("keep it on the host instead at {place}: `{copied}`, or reduce it first")
-        }
+        Some(held) => format!(
+            "keep the tensors of {} on the host at {place}: `{copied}`, or reduce them first",
+            held.describe_holder()
+        ),
     };
     let can_go = |graph: &&HeldBy| {
         let place = graph.place.as_ref();
@@ -435,7 +436,7 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         let _ = write!(
             advice,
             "; and keep {} without its graph at {line}: `.detach()`",
-            graph.said()
+            graph.describe_holder()
         );
     }
     let unused: HashSet<u32> = piled
@@ -455,7 +456,7 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
     if let Some(held) = partly {
         advice = format!(
             "drop tensors from {} after their last use ({place}): {} of {} are never used again",
-            held.said(),
+            held.describe_holder(),
             unused.len(),
             piled.len()
         );

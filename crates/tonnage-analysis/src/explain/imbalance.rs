@@ -71,7 +71,7 @@ pub(super) fn find(recording: &Recording) -> Option<Finding> {
         ranks if ranks.len() > 1 => (ranks, "rank"),
         _ => (by_gpu(recording), "GPU"),
     };
-    // Of equals the first.
+    // The first of equal ones.
     let (&rank, fullest) = ranks
         .iter()
         .rev()
@@ -109,7 +109,7 @@ pub(super) fn find(recording: &Recording) -> Option<Finding> {
             Some((key.0, key.1, held.checked_sub(had)?))
         })
         .max_by_key(|(_, _, gained)| *gained)?;
-    // What has no kind is told by its line alone.
+    // A block without a kind is identified by its line alone.
     let kind = match category {
         Category::Other => String::new(),
         category => format!(" {}", category.name()),

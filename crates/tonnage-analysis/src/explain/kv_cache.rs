@@ -34,9 +34,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let place = case.largest_place(blocks.iter().map(|live| live.block));
     let line = at(place.as_ref());
     let held = most_named(&blocks);
-    let by = held.map_or_else(String::new, |held| format!(" in {}", held.said()));
+    let by = held.map_or_else(String::new, |held| {
+        format!(" in {}", held.describe_holder())
+    });
     let sentence = format!(
-        "{} in {}{by} are keys and values kept from token to token, made at {line}",
+        "{} in {}{by} is keys and values kept from token to token, made at {line}",
         bytes(sum),
         counted(blocks.len(), "block", "blocks"),
     );

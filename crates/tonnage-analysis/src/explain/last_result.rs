@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! TN221: a variable still has what the round before left there, although nobody reads it any more.
+//! TN221: a variable still has the result of the iteration before, although no code reads it any more.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,7 +13,7 @@ use super::fixes::{Fix, Proposal, bounded, unchanged, until};
 use super::graphs::is_used_later;
 use crate::holdings::{HeldBy, Holding, LastResult, Phase};
 
-/// What the round before left.
+/// The result of the iteration before.
 pub const LAST_RESULT: Code = code(
     "TN221",
     "a variable keeps the result of the round before",
@@ -21,8 +21,8 @@ pub const LAST_RESULT: Code = code(
 has returned: while it runs, the outputs of the round before are still there, beside everything that it makes. The same
 holds for outputs of the last batch while a validation runs.
 
-Recognised by: Python was asked who holds each block; the source of the loop says that nobody reads the variable before it
-is assigned anew; and the program is in another round already.
+Recognised by: Python was queried for the holder of each block; in the source of the loop nothing reads the variable
+before it is assigned anew; and the program is in another round already.
 Fix: `del out` after the line that reads it last, or a function for the body of the loop, whose variables go when it
 returns. The peak without what is kept is computed from the recording.",
 );
@@ -49,7 +49,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let line = at(held.place.as_ref());
     let headline = format!(
         "{} still keeps {} of the round before",
-        held.said(),
+        held.describe_holder(),
         bytes(sum)
     );
     let read = at(Some(&result.read_at));

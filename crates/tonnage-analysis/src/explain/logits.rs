@@ -102,7 +102,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     if between && wanted.is_none() && !blocks.iter().any(|live| is_inside(case, live.block)) {
         return None;
     }
-    // A loss over few classes is no spike, whatever else has its size.
+    // A loss over few classes is not a spike, whatever else has its size.
     if !case.is_large(sum, SHARE) || !case.is_large(largest, SHARE / 4.0) {
         return None;
     }
@@ -117,7 +117,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         at(place.as_ref())
     );
     let sentence = format!(
-        "{} in {} are logits and what the loss at {} makes of them, the largest {}",
+        "{} in {} is logits and what the loss at {} makes of them, the largest {}",
         bytes(sum),
         counted(
             blocks.len() + usize::from(wanted.is_some()),

@@ -19,8 +19,8 @@ pub const LONG_SAMPLE: Code = code(
 first such sample.
 
 Recognised by: what one pass makes and holds at its own peak is at least 1.3 times the most that any other pass makes
-which runs the same line, and so is what its forward pass alone makes: what only its backward pass makes more of is no
-larger batch.
+which runs the same line, and so is what its forward pass alone makes: what only its backward pass makes more of is
+not a larger batch.
 Fix: cap or bucket lengths, batch by tokens, split the large batch. The peak of the other passes is in the
 recording.",
 );
@@ -28,12 +28,12 @@ recording.",
 /// How much more than any other a pass must make.
 const LONG: f64 = 1.3;
 
-/// What a pass makes and holds at its own peak, without what programs keep: for each pass its
+/// The memory that a pass makes and holds at its own peak, without what programs keep: for each pass its
 /// bytes and its peak.
 fn passes(track: &Holdings, until: u32, of: impl Fn(&Holding) -> bool) -> Vec<(u64, u64)> {
     let mut changes: Vec<(u32, i64, bool)> = Vec::new();
     for block in track.blocks.iter().filter(|block| of(block)) {
-        // A checkpoint that is written or read between two passes is no part of the one before it.
+        // A checkpoint that is written or read between two passes is not part of the one before it.
         let own = !is_kept(block)
             && !matches!(
                 block.phase,
@@ -78,7 +78,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let of_pass = |block: &&Holding| case.pass_of(block.born) == here + 1 && !is_kept(block);
     let place = case.largest_place(case.unexplained().map(|live| live.block).filter(of_pass))?;
     // Only passes of the same sort that run the same line can be compared: a decoder behind a
-    // loop of another model is no long sample of it.
+    // loop of another model is not a long sample of it.
     let mut runs_it = vec![false; all.len()];
     let mut seen = BTreeMap::new();
     for block in &track.blocks {
@@ -125,7 +125,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         bytes(own)
     );
     let sentence = format!(
-        "pass {} makes {} of its own, {times:.1} times the most of any of the {} others; most at {}",
+        "pass {} makes {} itself, {times:.1} times the most of any of the {} others; most at {}",
         here + 1,
         bytes(own),
         others.len(),
@@ -138,7 +138,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         let others = others.filter(|(index, _)| *index != here);
         others.map(|(_, pass)| pass.1).max()
     };
-    // A library may ask for less scratch memory where less is free.
+    // A library may request less scratch memory where less is free.
     let is_workspace = |block: &Holding| block.category == Category::Workspaces;
     let least = most_of_others(passes(track, until, |block| !is_workspace(block)))?;
     let after = most_of_others(all)?;

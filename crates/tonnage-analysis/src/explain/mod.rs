@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why does it need what it needs, and what would help?
 //!
-//! * `findings!` lists the findings; each has a file of its own with its code, its page, how it is recognised and what
+//! * `findings!` lists the findings; each has its own file with its code, its page, how it is recognised and what
 //!   would help;
-//! * `class` says why a request failed, with `outside` for what others hold; `imbalance` compares the ranks of a job;
-//! * `case` is what they look at: one process on one device, at one moment;
+//! * `class` determines why a request failed, with `outside` for what others hold; `imbalance` compares the ranks of a
+//!   job;
+//! * `case` is their input: one process on one device, at one moment;
 //! * `need` is what the whole job needs, where it was run on a device without a limit;
 //! * `repeats` finds the repeated blocks of a model;
 //! * `fixes` and `setting` prove proposals. A setting of the allocator is replayed. Any other change is applied to the
 //!   recorded lifetimes of the blocks, and the peak is found again.
 //!
-//! A finding that rests on what torch or Python said is exact; one that rests on patterns of lifetimes is inferred,
-//! and says so.
+//! A finding that rests on the reports of torch or Python is exact; one that rests on patterns of lifetimes is
+//! inferred, and is marked as such.
 
 pub mod codes;
 pub mod need;
@@ -142,9 +143,9 @@ pub struct Moment {
     pub row: u32,
     /// Rows of the recording.
     pub rows: u32,
-    /// What the program was doing.
+    /// The activity of the program.
     pub phase: Phase,
-    /// Whether the recording says so itself.
+    /// Whether the recording itself has it.
     pub phase_known: Known,
     /// The step, from 0.
     pub step: u32,
@@ -152,8 +153,8 @@ pub struct Moment {
     pub after_ns: Option<u64>,
     /// Where the request was made that reached the peak, or failed.
     pub place: Option<Place>,
-    /// Where a request without a Python line, such as one of a backward pass, was called from, as the exception says
-    /// that ended the job.
+    /// Where a request without a Python line, such as one of a backward pass, was called from, according to the
+    /// exception that ended the job.
     pub called_at: Option<Place>,
     /// The module in whose forward pass it was.
     pub module: Option<String>,
@@ -172,7 +173,7 @@ pub struct Request {
     pub short: u64,
 }
 
-/// What is on the device at the moment.
+/// The memory on the device at the moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -200,12 +201,12 @@ pub struct OnDevice {
 pub struct Fullest {
     /// Its row, from 0.
     pub row: u32,
-    /// What was on the device then.
+    /// The memory on the device then.
     pub on_device: OnDevice,
 }
 
 impl OnDevice {
-    /// What is in use by the process: all but what other processes hold.
+    /// The memory that the process uses: all but the memory of other processes.
     pub fn used(&self) -> u64 {
         let sum = self.allocated.saturating_add(self.cached);
         let sum = sum.saturating_add(self.context.unwrap_or(0));
@@ -222,13 +223,13 @@ pub struct Holder {
     pub bytes: u64,
     /// How many.
     pub blocks: u64,
-    /// What for.
+    /// The purpose.
     pub category: Category,
     /// How that is known.
     pub known: Known,
     /// The user's line, or the innermost of Python.
     pub place: Option<Place>,
-    /// The forward line of whose backward pass it is, where it has no line of its own: inferred from what that pass
+    /// The forward line of whose backward pass it is, where it has no line: inferred from what that pass
     /// frees next.
     #[serde(skip)]
     pub backward_of: Option<Place>,
@@ -238,7 +239,7 @@ pub struct Holder {
     pub tensor: Option<String>,
     /// Its type and shape.
     pub shape: Option<String>,
-    /// What holds it, where Python was asked.
+    /// The holder, where Python was queried.
     pub held_by: Option<HeldBy>,
 }
 
@@ -252,15 +253,15 @@ pub struct Finding {
     pub code: Code,
     /// The finding in a clause, for a headline.
     pub headline: Option<String>,
-    /// What was found, in one sentence.
+    /// The finding, in one sentence.
     pub sentence: String,
     /// Bytes it accounts for at the moment.
     pub bytes: u64,
     /// The line to look at: where the memory is held, or else where it is made.
     pub place: Option<Place>,
-    /// Whether it rests on what torch and Python said, or on patterns of lifetimes.
+    /// Whether it rests on the reports of torch and Python, or on patterns of lifetimes.
     pub known: Known,
-    /// What holds the memory, where Python was asked.
+    /// The holder of the memory, where Python was queried.
     pub held_by: Option<HeldBy>,
 }
 
@@ -276,7 +277,7 @@ pub struct Claim {
     pub blocks: Vec<u32>,
 }
 
-/// What a search for one finding yields.
+/// The result of a search for one finding.
 struct Found {
     finding: Finding,
     fixes: Vec<Fix>,
@@ -419,7 +420,7 @@ pub struct Explanation {
     pub request: Option<Request>,
     /// Out-of-memory errors that the program handled, of one that went on to its end.
     pub handled: Option<Handled>,
-    /// What was on the device.
+    /// The memory on the device.
     pub on_device: OnDevice,
     /// Most bytes of the device that were in use at any moment, where the recording shows the driver's calls.
     pub peak_used: Option<u64>,
@@ -437,11 +438,11 @@ pub struct Explanation {
     pub next_uses: Option<NextUses>,
     /// The peak behind the peak.
     pub second_peak: Option<SecondPeak>,
-    /// What the whole job needs, where a job that failed was run once more on a device without a limit.
+    /// The need of the whole job, where a job that failed was run once more on a device without a limit.
     pub need: Option<Need>,
     /// Why the request failed: TN101 to TN105.
     pub failure_class: Option<Code>,
-    /// What was found, the cause first. The class of a failure is among them: first if it is the cause itself
+    /// The findings, the cause first. The class of a failure is among them: first if it is the cause itself
     /// (fragmentation, other streams, other processes), else last.
     pub findings: Vec<Finding>,
     /// Proposed changes, the largest saving first.
@@ -449,10 +450,10 @@ pub struct Explanation {
     /// The blocks that findings are about, for pictures.
     #[serde(skip)]
     pub claims: Vec<Claim>,
-    /// Sizes that a library would have told on a GPU and that could not be found out, a sentence each. Figures with
+    /// Sizes that a library would have reported on a GPU and that are not certain, a sentence each. Figures with
     /// such blocks are assumed, not exact.
     pub unknown_sizes: Vec<String>,
-    /// What the recording cannot say.
+    /// Facts that the recording does not contain.
     pub unknown: Vec<String>,
 }
 
@@ -552,7 +553,7 @@ fn handled(case: &Case<'_>) -> Option<Handled> {
     let lifetimes = case.track.blocks.iter().filter(later);
     let lifetimes = lifetimes.map(|block| (block.born.max(last), block.died, block.bytes));
     let (mut sum, mut most) = (0_i64, 0_i64);
-    // An attempt that is given up frees what it has before anything else is asked for.
+    // An attempt that is given up frees what it has before the next request.
     let mut asked = false;
     for (row, change) in changes(lifetimes) {
         sum += change;
@@ -594,7 +595,7 @@ fn conclude<'a>(
             blocks: pinning,
         });
     }
-    // What fails because of holes is explained where it fails; what needs too much, where it needs most.
+    // A failure because of holes is explained where it fails; a job that needs too much, where it needs most.
     let known_short = if short {
         class.map_or(0, |class| class.bytes.max(1))
     } else {
@@ -615,7 +616,7 @@ fn conclude<'a>(
         _ => case,
     };
     let mut causes = causes(judged, need.map_or(known_short, |need| need.short));
-    // What fits otherwise does not fail because of what it holds.
+    // A job that fits otherwise does not fail because of its blocks.
     if class.is_some() && !short && !narrow {
         causes.retain(|cause| cause.finding.code == codes::LONG_SAMPLE);
     }
@@ -655,8 +656,8 @@ fn conclude<'a>(
     (findings, fixes, claims)
 }
 
-/// The place of a proposal among others: the largest saving comes first. A setting of the allocator comes before it only
-/// where the job fits with it alone, and a larger GPU comes last.
+/// The place of a proposal among others: the largest saving comes first. A setting of the allocator comes before it
+/// only where the job fits with it alone, and a larger GPU comes last.
 fn order(fix: &Fix, ran_out: bool) -> (bool, bool, std::cmp::Reverse<u64>) {
     let is_larger_device = fix.code == codes::SHORT.code && fix.measure == Measure::Device;
     let is_enough = matches!(fix.outcome, FixOutcome::Fits | FixOutcome::FitsOnlyIf);
@@ -687,7 +688,11 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
         return None;
     }
     let tensors = case::counted(blocks, "tensor", "tensors");
-    let holds = format!("{} holds {} in {tensors}", held.said(), bytes(sum));
+    let holds = format!(
+        "{} holds {} in {tensors}",
+        held.describe_holder(),
+        bytes(sum)
+    );
     let line = case::at(held.place.as_ref());
     class.sentence = format!("{}; {holds} ({line})", class.sentence);
     class.headline = Some(holds);
@@ -698,7 +703,7 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
     }
     let advice = format!(
         "keep what {} holds on the host ({line}), and move each to the GPU when it is used",
-        held.said()
+        held.describe_holder()
     );
     let proposal = fixes::Proposal::new(class.code.code, advice, "that would be on the host");
     let mut fix = fixes::without(case, proposal, &gone)?;
@@ -718,7 +723,7 @@ fn name_line(case: &Case<'_>, class: &mut Finding, alive: &[case::Live<'_>]) {
         .filter(|live| case.site(live.block).as_ref() == Some(&place));
     let sum: u64 = of_it.map(|live| live.block.bytes).sum();
     if case.is_large(sum, case::LARGE_SHARE) {
-        let made = format!("{} were made at {}", bytes(sum), case::at(Some(&place)));
+        let made = format!("{} was allocated at {}", bytes(sum), case::at(Some(&place)));
         class.sentence = format!("{}; {made}", class.sentence);
         class.headline = Some(made);
         class.place = Some(place);
@@ -754,7 +759,7 @@ fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
                 || (short > 0 && bytes >= short))
     };
     causes.sort_by_key(|found| (!weighty(found), std::cmp::Reverse(found.finding.bytes)));
-    // Memory that grows is no large sample.
+    // Memory that grows is not a large sample.
     if causes
         .first()
         .is_some_and(|first| first.mistake && first.finding.code != codes::LONG_SAMPLE)
@@ -948,14 +953,14 @@ pub fn failed_otherwise(recording: &Recording) -> Option<String> {
     Some(format!("{kind}{rank}{place}"))
 }
 
-/// The sizes that are not known, and all that the recording cannot say.
+/// The sizes that are not known, and all that the recording does not contain.
 fn unknown(
     recording: &Recording,
     whole: Option<&Recording>,
     track: &Holdings,
 ) -> (Vec<String>, Vec<String>) {
     let mut sizes = recording.unmodelled.unknown_sizes();
-    // What the job needs rests on the sizes of the whole job, not only on those before the failure.
+    // The need of the job rests on the sizes of the whole job, not only on those before the failure.
     for sentence in whole.map_or_else(Vec::new, |whole| whole.unmodelled.unknown_sizes()) {
         if !sizes.contains(&sentence) {
             sizes.push(sentence);
@@ -990,7 +995,7 @@ fn unknown(
         ));
     }
     if !track.phases_told {
-        // What torch named is known all the same, and the others are marked where they stand.
+        // Blocks that torch named are certain all the same, and the others are marked where they stand.
         let is_exact = |block: &Holding| block.known == Known::Exact;
         if !track.blocks.iter().any(is_exact) {
             let gap = "categories and phases: they are inferred from stacks and lifetimes";

@@ -2,9 +2,9 @@
 //! TN209, TN215 and TN217: weights that are there twice, on purpose or not, and weights alone.
 //!
 //! Two blocks of one parameter name are two models, or one that was replaced and is
-//! still referenced. Python says which of the two it is: a model that a variable or an
+//! still referenced. Python reports which of the two it is: a model that a variable or an
 //! attribute holds is in use, one that only a closure, a cache or a traceback holds
-//! is not. Where Python was not asked, two of everything is a guess at an old copy, and
+//! is not. Where Python was not queried, two of everything is a guess at an old copy, and
 //! more than three of one name are separate layers. Where it was, any number of models
 //! may have been left behind.
 
@@ -26,8 +26,8 @@ pub const TWO_COPIES: Code = code(
 cache, a closure, a list, an exception's traceback. Where nothing of Python refers to it, a reference cycle or C++ keeps
 it: after `backward(create_graph=True)`, for example, each parameter and its gradient keep each other.
 
-Recognised by: torch named two live blocks or more with the same parameter, and Python says that no variable and no
-attribute holds the older ones. Where Python was not asked this is a guess, and not made of layers that belong to no
+Recognised by: torch named two live blocks or more with the same parameter, and Python reports that no variable and no
+attribute holds the older ones. Where Python was not queried this is a guess, and not made of layers that belong to no
 common model.
 Fix: drop the last reference before loading anew; set gradients to None after a double backward pass. The peak
 without the older copies and their gradients is computed from the recording.",
@@ -37,10 +37,10 @@ without the older copies and their gradients is computed from the recording.",
 pub const SECOND_MODEL: Code = code(
     "TN215",
     "a second model is kept",
-    "Beside the model that is trained another one is held: a reference, a moving average, a teacher. That is no mistake,
-but its weights count in full.
+    "Beside the model that is trained another one is held: a reference, a moving average, a teacher. That is not a
+mistake, but its weights count in full.
 
-Recognised by: Python says which variable holds each model, and that nothing trains this one.
+Recognised by: Python reports which variable holds each model, and that nothing trains this one.
 Fix: compute what it puts out beforehand, keep it on the host or in a smaller type; with adapters, use the
 same weights with the adapters off. The peak without it is computed from the recording.",
 );
@@ -77,7 +77,7 @@ fn old_copies<'a>(case: &'a Case<'_>, of: Category) -> (Vec<Live<'a>>, usize) {
         let Some((_, older)) = blocks.split_last() else {
             continue;
         };
-        // Many may be layers without a model around them, unless Python was asked about each.
+        // Many may be layers without a model around them, unless Python was queried about each.
         let asked = |live: &Live<'_>| blocks.len() <= COPIES || live.held.is_some();
         let before = old.len();
         let left = |live: &&Live<'_>| asked(live) && !is_in_use(live.held);
@@ -115,7 +115,9 @@ pub(super) fn two_copies(case: &Case<'_>) -> Option<Found> {
     }
     let place = case.site(largest.block);
     let held = largest.held.filter(|held| !held.name.is_empty());
-    let by = held.map_or_else(String::new, |held| format!(", held by {}", held.said()));
+    let by = held.map_or_else(String::new, |held| {
+        format!(", held by {}", held.describe_holder())
+    });
     let headline = if models > 1 {
         format!(
             "{} of {what} of {models} earlier models with the same parameters{by}",
@@ -185,7 +187,7 @@ pub(super) fn second_model(case: &Case<'_>) -> Option<Found> {
     };
     let headline = format!(
         "{} holds {} of weights that are {state}",
-        held.said(),
+        held.describe_holder(),
         bytes(sum)
     );
     let sentence = format!(
@@ -195,7 +197,7 @@ pub(super) fn second_model(case: &Case<'_>) -> Option<Found> {
     let gone: HashSet<u32> = blocks.iter().map(|live| live.index).collect();
     let advice = format!(
         "keep {} on the host, in fewer bits, or compute its outputs beforehand",
-        held.said()
+        held.describe_holder()
     );
     let mut proposal = Proposal::new(SECOND_MODEL.code, advice, "without it on the device");
     proposal.estimate = true;
@@ -234,7 +236,9 @@ pub(super) fn weights(case: &Case<'_>) -> Option<Found> {
     };
     let headline = format!("{} of weights{more}", bytes(sum));
     let held = case::most_named(&blocks);
-    let by = held.map_or_else(String::new, |held| format!(", most in {}", held.said()));
+    let by = held.map_or_else(String::new, |held| {
+        format!(", most in {}", held.describe_holder())
+    });
     let sentence = format!(
         "{headline}, in {}{by}, made at {}",
         counted(blocks.len(), "block", "blocks"),
@@ -253,7 +257,7 @@ pub(super) fn weights(case: &Case<'_>) -> Option<Found> {
             unchanged(block)
         }
     };
-    // What fits has no use for fewer bits.
+    // A job that fits has no use for fewer bits.
     let fix = if case.ran_out {
         computed(case, proposal, halved)
     } else {

@@ -2,7 +2,7 @@
 //! What the whole job needs, and by how much the GPU is too small.
 //!
 //! A job that runs out of memory is run a second time on a device without a limit. How much it needs is found by the
-//! rule of the verdict, so that the two cannot disagree; here it is told who holds it, and when.
+//! rule of the verdict, so that the two cannot disagree; this module adds the holders and the moment.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::verdict::{Needed, Seen};
 /// The setting that is tried first.
 pub(super) const EXPANDABLE: &str = "expandable_segments:True";
 
-/// What the whole job needs.
+/// The need of the whole job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -26,7 +26,7 @@ pub struct Need {
     /// Whether that was replayed; otherwise it is what was alive at once, a lower bound: processes share the device, or
     /// the replay does not reproduce the recording.
     pub replayed: bool,
-    /// The same with expandable segments, replayed; none where that is no less.
+    /// The same with expandable segments, replayed; none where that is not less.
     pub expandable: Option<u64>,
     /// Bytes by which the device is too small; 0 if it is not, or if the job fits on it with expandable segments.
     pub short: u64,
@@ -43,11 +43,11 @@ pub struct Need {
     pub over: Option<Over>,
     /// The fullest moment.
     pub moment: Moment,
-    /// What was on the device then.
+    /// The memory on the device then.
     pub on_device: OnDevice,
     /// The bytes by kind then; categories without bytes are left out.
     pub categories: Vec<CategoryBytes>,
-    /// Who held them, the largest first.
+    /// The holders, the largest first.
     pub holders: Vec<Holder>,
     /// Most that was seen of what is not counted and comes on top.
     pub uncounted: u64,
@@ -103,7 +103,7 @@ pub(super) fn find(
     let capacity = case.on_device.capacity;
     let complete = case.recording.is_complete();
     let job = case.job.filter(|job| is_replayed(case.recording, job));
-    let seen = Seen::of(complete, track.peak_allocated, wanted);
+    let seen = Seen::from_run(complete, track.peak_allocated, wanted);
     let needed = Needed::find(job, alive, capacity, seen);
     Need {
         seen_to_failure: seen != Seen::NotToTheFailure,
@@ -128,7 +128,7 @@ pub(super) fn find(
     }
 }
 
-/// Whether a replay knows all that uses the devices: one process on each, which asks PyTorch.
+/// Whether a replay knows all that uses the devices: one process on each, with PyTorch's allocator.
 fn is_replayed(recording: &Recording, job: &Job) -> bool {
     let tracks = recording.tracks.iter().filter(|track| track.device >= 0);
     let mut devices: Vec<i32> = tracks.map(|track| track.device).collect();

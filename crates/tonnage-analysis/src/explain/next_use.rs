@@ -208,7 +208,8 @@ impl<'a> Uses<'a> {
         if idle >= 2 && active <= 1 {
             return true;
         }
-        // A model of an earlier trial: used in every round, and then in none for at least as many, to the job's own end.
+        // A model of an earlier trial: used in every round, and then in none for at least as many, to the job's own
+        // end.
         let (rounds_used, rounds_idle) = (active + 1, idle.saturating_sub(1));
         let is_used_in_each = uses.count as usize >= rounds_used;
         if self.is_complete && is_used_in_each && rounds_idle >= rounds_used.max(2) {
@@ -308,7 +309,8 @@ pub(super) fn unused(case: &Case<'_>) -> HashSet<u32> {
     unused.map(|live| live.index).collect()
 }
 
-/// Searches containers, models and optimizers: rules about steps and passes would count their memory as a part of these.
+/// Searches containers, models and optimizers: rules about steps and passes would count their memory as a part of
+/// these.
 pub(super) fn idle(case: &Case<'_>) -> Option<Found> {
     find_of(case, |held| {
         !matches!(held.sort, Sort::Variable | Sort::Closure | Sort::Other)
@@ -356,7 +358,7 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
     };
     let headline = format!(
         "{} keeps {}{of} never used again",
-        held.said(),
+        held.describe_holder(),
         bytes(total)
     );
     let sentence = match &made {
@@ -367,12 +369,12 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
     let advice = if gradients {
         format!(
             "call `zero_grad()` after the optimizer's step, so that {} keeps no gradients until the next one",
-            held.said()
+            held.describe_holder()
         )
     } else {
         format!(
             "end the life of what {} holds ({}) after its last use",
-            held.said(),
+            held.describe_holder(),
             at(held.place.as_ref())
         )
     };
@@ -401,8 +403,8 @@ fn is_gradient(block: &Holding) -> bool {
     block.category == Category::Gradients
 }
 
-/// Drops gradients of a model that is trained: in its forward pass they wait for `zero_grad`, as in most programs. They stay
-/// where the whole model is not used again, or where the passes have no gradients.
+/// Drops gradients of a model that is trained: in its forward pass they wait for `zero_grad`, as in most programs. They
+/// stay where the whole model is not used again, or where the passes have no gradients.
 fn drop_waiting_gradients(case: &Case<'_>, blocks: &mut Vec<Live<'_>>) {
     let (gradients, others): (Vec<Live<'_>>, Vec<Live<'_>>) =
         blocks.iter().partition(|live| is_gradient(live.block));
@@ -411,8 +413,8 @@ fn drop_waiting_gradients(case: &Case<'_>, blocks: &mut Vec<Live<'_>>) {
     }
 }
 
-/// Computes the peak if `claims` were freed after their last use, at once or with the phase of that use. Blocks that the
-/// same lines leave behind in other rounds are freed in the same way.
+/// Computes the peak if `claims` were freed after their last use, at once or with the phase of that use. Blocks that
+/// the same lines leave behind in other rounds are freed in the same way.
 pub(super) fn freed_after_use(
     case: &Case<'_>,
     proposal: Proposal,

@@ -49,7 +49,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         sentence += ": the model is in evaluation mode, with gradients on";
     }
     if let Some(held) = graph_holder(case, &blocks) {
-        let _ = write!(sentence, "; {} keeps graphs of earlier passes", held.said());
+        let _ = write!(
+            sentence,
+            "; {} keeps graphs of earlier passes",
+            held.describe_holder()
+        );
     }
     let found = Found::exact(NO_GRAD, sum, headline, sentence)
         .inferred_unless(told)

@@ -32,7 +32,7 @@ pub const CHECKPOINTING: Code = code(
     "Activations are recomputed already, and the peak lies elsewhere: in the optimizer's step, or in the loss.
 
 Recognised by: blocks made inside `torch.utils.checkpoint`, and a peak in the optimizer's step.
-Fix: what the other findings say; more checkpointing does not.",
+Fix: as in the other findings; more checkpointing does not.",
 );
 
 /// Temporary blocks of an optimizer's step.
@@ -41,8 +41,8 @@ fn is_step_temporary(block: &Holding) -> bool {
 }
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
-    let state = case.held(|block| block.category == Category::OptimizerState);
-    let temporary = case.held(is_step_temporary);
+    let state = case.sum_live(|block| block.category == Category::OptimizerState);
+    let temporary = case.sum_live(is_step_temporary);
     let in_step = case.phase() == Phase::Step;
     let step = case.track.phase_at(case.row).map_or(0, |span| span.step);
     let first_after = case.failed && step == 1 && !in_step;
@@ -133,8 +133,8 @@ pub(super) fn checkpointing(case: &Case<'_>) -> Option<Found> {
     };
     let mut blocks = case.track.blocks.iter();
     let block = blocks.find(|block| recomputed(block.stack))?;
-    let activations = case.held(|block| block.category == Category::Activations);
-    let temporary = case.held(is_step_temporary);
+    let activations = case.sum_live(|block| block.category == Category::Activations);
+    let temporary = case.sum_live(is_step_temporary);
     let place = case.site(block);
     let alive = if activations == 0 {
         "none of them is".to_owned()

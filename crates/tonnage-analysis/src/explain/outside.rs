@@ -14,7 +14,7 @@ use crate::verdict::OnDevice;
 pub const OUTSIDE: Code = code(
     "TN105",
     "memory is held outside PyTorch's allocator",
-    "Part of the device is taken by other processes, by more contexts than needed, or by libraries that ask the driver
+    "Part of the device is taken by other processes, by more contexts than needed, or by libraries that call the driver
 directly. `nvidia-smi` counts it, `torch.cuda.memory_allocated` does not.
 
 Recognised by: bytes the driver charged minus the segments of PyTorch, and other processes of the run that hold memory
@@ -64,7 +64,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     if past > 0 {
         parts.push(format!(
-            "{} were obtained past PyTorch's allocator",
+            "{} was obtained past PyTorch's allocator",
             bytes(past)
         ));
     }
@@ -96,7 +96,7 @@ pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
         return None;
     }
     let own = device.context.unwrap_or(0) + device.outside.unwrap_or(0);
-    // What is cached goes back before a request fails.
+    // Cached memory goes back before a request fails.
     let least = device.allocated + case.wanted.as_ref().map_or(0, |wanted| wanted.bytes) + own;
     let after = if case.failed {
         least
@@ -116,7 +116,7 @@ pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
     Some(Fix {
         code: OUTSIDE.code,
         advice: if is_read(case) {
-            // A file says from which device its tensors came, whatever device is set.
+            // A file records the device of its tensors, whatever device is set.
             let file = place.map_or_else(
                 || "its file".to_owned(),
                 |place| format!("the file at {}", at(Some(place))),

@@ -44,7 +44,11 @@ pub(super) fn of_step(case: &Case<'_>) -> Option<Found> {
         .held
         .filter(|_| case.is_large(largest.block.bytes, LARGE_SHARE))?;
     let place = case.site(largest.block);
-    let headline = format!("{} holds {}", held.said(), bytes(largest.block.bytes));
+    let headline = format!(
+        "{} holds {}",
+        held.describe_holder(),
+        bytes(largest.block.bytes)
+    );
     let shape = held.shape.as_ref();
     let shape = shape.map_or_else(String::new, |shape| format!(", {shape}"));
     let sentence = format!(
@@ -99,7 +103,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     } else {
         format!(" made at {}", listed(lines))
     };
-    let said: BTreeSet<String> = names.keys().map(|held| held.said()).collect();
+    let said: BTreeSet<String> = names.keys().map(|held| held.describe_holder()).collect();
     let said = listed(said.into_iter().take(LISTED));
     let tensors = counted(blocks.len(), "tensor", "tensors");
     let hold = if blocks.len() == 1 { "holds" } else { "hold" };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN218: a pipeline keeps the outputs of all micro-batches on its last stage, and joins them.
 //!
-//! Schedules of `torch.distributed.pipelining` return what the last stage computed unless they are told not to. Training
-//! needs the losses only.
+//! Schedules of `torch.distributed.pipelining` return what the last stage computed unless an argument disables it.
+//! Training needs the losses only.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;

@@ -21,7 +21,7 @@ nothing, and the backward pass has as much as without checkpointing.
 Recognised by: blocks that `torch.utils.checkpoint` made in a backward pass hold at least a quarter of the peak, and
 belong to three or more repeated blocks of the model.
 Fix: checkpoint each repeated block instead of the model. Then the forward pass keeps the outputs of the blocks,
-and the backward pass computes one of them at a time. What that leaves is computed from the recording.",
+and the backward pass computes one of them at a time. The remaining memory is computed from the recording.",
 );
 
 /// So many repeated blocks at once are many.
@@ -113,7 +113,7 @@ fn each(case: &Case<'_>, units: &repeats::Repeats, line: &str) -> Option<Fix> {
         names(&units.families)
     );
     let mut proposal = Proposal::new(RECOMPUTED.code, advice, "computed one after the other");
-    // What the second computation takes for a moment is not among the blocks that are kept.
+    // The temporary memory of the second computation is not among the blocks that are kept.
     proposal.estimate = true;
     bounded(case, proposal, |bound, index, block| {
         // The outputs would be kept from the forward pass on.

@@ -17,10 +17,10 @@ pub const REGROWTH: Code = code(
     "TN224",
     "a tensor is copied each time it grows",
     "A tensor cannot grow in place. `x = torch.cat([x, part])` makes a new tensor of both sizes and copies the old one into
-it, so that both are alive at once, and each copy leaves a free segment that is too small for the next one.
+it. Both are alive at once, and each copy leaves a free segment that is too small for the next one.
 
-Recognised by: one line makes three or more blocks, each larger than the one before, and each takes the place of the one
-before, which the device reads for the copy and which is freed after it; the old copy at the moment holds at least a tenth of the peak.
+Recognised by: one line makes three or more blocks, each larger than the one before and in its place. The device reads
+the old one for the copy, and it is freed after it. The old copy at the moment holds at least a tenth of the peak.
 Fix: allocate the tensor once at its full size and copy each part into a slice of it. The peak without the old copies
 is computed from the recording.",
 );
@@ -53,7 +53,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let line = at(place.as_ref());
     let named = |index: u32| case.holder(index).filter(|held| held.is_named());
     let held = copies.blocks.iter().rev().find_map(|&(at, _)| named(at));
-    let name = held.map_or_else(|| "a tensor".to_owned(), HeldBy::said);
+    let name = held.map_or_else(|| "a tensor".to_owned(), HeldBy::describe_holder);
     let headline = format!(
         "{name} is copied each time it grows: the old copy holds {}",
         bytes(old.bytes)

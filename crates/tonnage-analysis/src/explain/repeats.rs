@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The repeated blocks of a model, such as the layers of a transformer, and what each keeps for the backward pass.
 //!
-//! Modules tell them where they are known: everything in `layers.3.*` is one unit
+//! Modules identify them where they are recorded: everything in `layers.3.*` is one unit
 //! of the family `layers.*`. In snapshots a unit is one round of the loop over the
 //! layers: the lines of the loop make one block each in every round, so the n-th
 //! block of a stack within a pass belongs to round n. Compiled code has no units:
 //! the compiler has laid out the layers as one, and chose what it keeps.
 //!
-//! What a unit would keep under checkpointing is its output, which is the input of
+//! Under checkpointing a unit would keep its output, which is the input of
 //! the next one; the rest is computed again in the backward pass. An output that only
 //! passes, because the next unit keeps a copy of another type, would be kept then.
 
@@ -30,7 +30,7 @@ pub(super) struct Unit {
     pub(super) pass: usize,
     /// `layers.3`; none where it is a round of a loop.
     path: Option<String>,
-    /// What it keeps for the backward pass, by index among the blocks, in the order of births.
+    /// The blocks that it keeps for the backward pass, by index among the blocks, in the order of births.
     blocks: Vec<u32>,
     /// The one of them that the next unit reads.
     output: Option<u32>,
@@ -51,7 +51,7 @@ pub(super) struct Repeats {
     passing: HashMap<u32, usize>,
 }
 
-/// A block that the backward pass needs, as far as its lifetime tells.
+/// A block that the backward pass needs, as far as its lifetime shows.
 fn is_kept_for_backward(block: &Holding) -> bool {
     block.phase == Phase::Forward && block.category == Category::Activations && !is_kept(block)
 }
@@ -110,7 +110,7 @@ pub(super) fn find_among(case: &Case<'_>, of: impl Fn(&Holding) -> bool) -> Opti
         repeats
     };
     let depths = (1..=DEPTHS).filter_map(|depth| by_module(case, &kept, depth));
-    // Of equals the first, which are the larger units.
+    // The first of equal ones, which are the larger units.
     depths
         .map(settled)
         .min_by_key(|repeats| {
@@ -226,7 +226,7 @@ fn by_stack(case: &Case<'_>, kept: &[u32]) -> Option<Vec<Unit>> {
         let number = seen.entry((pass, stack)).or_default();
         let round = match begins.get(&pass) {
             _ if count.is_multiple_of(rounds) => *number / (count / rounds),
-            // A variable keeps more of the last round, or its result, which is none of the blocks here.
+            // A variable keeps more of the last round, or its result, which is not among the blocks here.
             Some((_, begins)) if count + 1 >= rounds => {
                 begins.partition_point(|&row| row <= block.born).max(1) - 1
             }
@@ -257,7 +257,7 @@ impl Repeats {
             };
             unit.end = block(case, last).born;
             // The backward pass comes from the next unit, which kept it, so it goes before all else; where no backward
-            // pass was seen, the last is taken for it. What goes earlier are copies that autocast made of weights.
+            // pass was seen, the last is taken for it. Copies of weights by autocast go earlier.
             let died = |&&index: &&u32| {
                 let died = block(case, index).died;
                 (!is_in_backward(case, died), died, Reverse(index))
@@ -410,8 +410,8 @@ impl Repeats {
         lifetimes
     }
 
-    /// The lifetimes of a block if no unit kept anything for a backward pass: until its unit is done, or the next one if
-    /// it is the last that its unit made, which is what the next one is given.
+    /// The lifetimes of a block if no unit kept anything for a backward pass: until its unit is done, or the next one
+    /// if it is the last that its unit made, which is what the next one is given.
     pub(super) fn without_graph(&self, index: Option<u32>, block: &Holding) -> Option<Lifetimes> {
         let unit = *self.member.get(&index?)?;
         let given = self.units[unit].blocks.last() == index.as_ref();

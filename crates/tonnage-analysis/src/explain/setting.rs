@@ -14,7 +14,7 @@ pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {
     let job = case.job?;
     let cached = case.on_device.cached;
     let matters = case.ran_out || cached * 20 > case.on_device.allocated;
-    // No setting helps a job that needs more than there is, whatever a replay says that does not know of
+    // No setting helps a job that needs more than there is, even if a replay completes that does not include
     // the other processes.
     if !matters || short > 0 || !job.takes_settings() {
         return None;
@@ -39,8 +39,8 @@ pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {
         return None;
     }
     let saved = before.peak_reserved.saturating_sub(after.peak_reserved);
-    // What is mapped page by page fills the device before it is refused and cached memory is given back: no less of
-    // it is in use then.
+    // Memory that is mapped page by page fills the device before it is refused and cached memory is given back: no less
+    // of it is in use then.
     let within = after.retries == 0;
     let saves = within && saved * 20 >= before.peak_reserved;
     let helps = after.completes() && (before_fails || saves);
@@ -99,7 +99,7 @@ pub(super) fn device(case: &Case<'_>, need: Option<&Need>) -> Option<Fix> {
             report.allocators.first()?.smallest?.bytes
         }
     };
-    // A replay that fits where the recording did not is no proof of anything.
+    // A replay that fits where the recording did not does not prove anything.
     if smallest <= failed_on {
         return None;
     }

@@ -20,14 +20,14 @@ pub const SPIKE: Code = code(
     "A single line makes temporary memory far above everything around it: a decoder at full resolution, a convolution's
 workspace, a large intermediate product.
 
-Recognised by: temporaries and workspaces of one line hold at least a quarter of the peak. What a backward pass makes
+Recognised by: temporaries and workspaces of one line hold at least a quarter of the peak. A block of a backward pass
 belongs to the line of the forward pass whose results it frees next, which is inferred.
 Fix: work in tiles or on fewer samples at a time; of a backward pass, in parts that are checkpointed. The peak
 with this line at half size is computed from the recording.",
 );
 
-/// Whether a block is scratch memory, or exists only within its pass without gradients. What goes when a pass is given
-/// up, for example because memory ran out, may have been an activation.
+/// Whether a block is scratch memory, or exists only within its pass without gradients. A block that goes when a pass
+/// is given up, for example because memory ran out, may have been an activation.
 fn is_passing(case: &Case<'_>, block: &Holding) -> bool {
     matches!(block.category, Category::Temporaries | Category::Workspaces)
         && block.phase != Phase::Step
@@ -43,7 +43,7 @@ fn line(case: &Case<'_>, block: &Holding) -> Option<Place> {
 }
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
-    // By line and not by module: whoever calls it on half of the samples halves all that it
+    // By line and not by module: a caller that passes half of the samples halves all that it
     // makes, in whatever modules.
     let mut sums: BTreeMap<Place, u64> = BTreeMap::new();
     let passing = |live: &Live<'_>| is_passing(case, live.block);
@@ -74,7 +74,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let mut inside = module.map_or_else(String::new, |id| {
         format!(", the largest of it in {}", pattern(case.stacks().text(id)))
     });
-    // A line that calls a whole training says little; the library's line that asked for it says what it was.
+    // A line that calls a whole training explains little; the library's line that requested it explains more.
     let innermost = largest.and_then(|block| case.stacks().frames(block.stack?).next());
     if let Some(frame) = innermost.filter(|frame| !is_users(frame.file) && frame.line > 0) {
         let joint = if inside.is_empty() {
@@ -96,7 +96,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         "one line"
     };
     let sentence = format!(
-        "{} are temporary memory of {of}, {at_line}{inside}",
+        "{} is temporary memory of {of}, {at_line}{inside}",
         bytes(sum)
     );
     let advice = format!("call {at_line} on half of the samples, or in two tiles");

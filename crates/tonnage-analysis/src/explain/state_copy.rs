@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN216: weights and optimizer state are on the device a second time, as clones.
 //!
-//! A copy is told by its sizes: made outside of passes and steps, by few lines, with
+//! A copy is recognised by its sizes: made outside of passes and steps, by few lines, with
 //! the sizes of parameters or of their state, many of them one after the other.
 
 use std::cmp::Reverse;
@@ -28,7 +28,7 @@ Fix: clone to the host: `.cpu()`, or `torch.save` without cloning; gather to the
 `cpu_offload`). The peak without the copy is computed from the recording.",
 );
 
-/// Fewer blocks are no copy of a state.
+/// Fewer blocks are not a copy of a state.
 const LEAST: usize = 4;
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
@@ -72,7 +72,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let mut names: Vec<String> = Vec::new();
     for said in holders
         .iter()
-        .filter_map(|(held, _)| Some(held.as_ref()?.said()))
+        .filter_map(|(held, _)| Some(held.as_ref()?.describe_holder()))
     {
         if !names.contains(&said) {
             names.push(said);

@@ -163,7 +163,7 @@ impl Script {
         });
     }
 
-    fn own(&mut self, at: u64, category: &str, name: &str) {
+    fn set_owner(&mut self, at: u64, category: &str, name: &str) {
         self.note(Kind::Owner, name, &format!("{category} float32[8]"), at);
     }
 
@@ -239,7 +239,7 @@ fn tn102_enough_is_free_but_in_holes() {
     script.alloc_at(50, 10, &[line(1)]);
     script.oom(60, &[line(3)]);
     let explanation = script.explain();
-    // The line whose blocks keep the holes, and not the one that asked.
+    // The line whose blocks keep the holes, and not the one that requested.
     assert_eq!(first(&explanation), ("TN102", Some(1), 70));
     assert_eq!(explanation.slack.largest_hole, 40 * MIB);
     // The blocks that keep the holes, for pictures.
@@ -436,18 +436,18 @@ fn adam(recomputed: bool) -> Explanation {
             vec![line(4)]
         };
         let block = script.alloc(5, &frames);
-        script.own(weight, "weights", "w");
+        script.set_owner(weight, "weights", "w");
         script.phase("backward", |script| script.free(block));
     });
     script.phase("backward", |script| {
         let gradient = script.alloc(40, &[]);
-        script.own(gradient, "gradients", "w");
+        script.set_owner(gradient, "gradients", "w");
     });
     script.phase("step", |script| {
         let state = script.alloc(80, &[ADAM, line(9)]);
         let copies = script.alloc(40, &[ADAM, line(9)]);
         script.free(copies);
-        script.own(state, "optimizer_state", "w exp_avg");
+        script.set_owner(state, "optimizer_state", "w exp_avg");
     });
     script.explain()
 }
@@ -508,7 +508,7 @@ fn tn206_a_checkpoint_is_read_beside_the_model() {
 fn tn202_a_checkpoint_that_is_read_after_the_last_pass_is_no_part_of_it() {
     let mut script = Script::new(4 << 30);
     let model = script.alloc(40 << 20, &[line(1)]);
-    script.own(model, "weights", "weight");
+    script.set_owner(model, "weights", "weight");
     train(&mut script, 5, |script, _| {
         let made = script.alloc(30 << 20, &[line(7)]);
         script.free(made);
@@ -529,7 +529,7 @@ fn tn206_what_the_optimizer_took_over_is_needed_all_the_same() {
     script.phase("save", |script| {
         let state = script.alloc(60, &[LOAD, line(8)]);
         script.alloc(40, &[LOAD, line(8)]);
-        script.own(state, "optimizer_state", "weight exp_avg");
+        script.set_owner(state, "optimizer_state", "weight exp_avg");
     });
     let explanation = script.explain();
     assert_eq!(first(&explanation), ("TN206", Some(8), 40));
@@ -542,7 +542,7 @@ fn tn207_the_cache_and_the_request_for_more_of_it_are_halved() {
     script.alloc(20, &[line(1)]);
     for part in 0..2 {
         let cache = script.alloc(60, &[line(3)]);
-        script.own(cache, "kv_cache", &format!("cache.{part}"));
+        script.set_owner(cache, "kv_cache", &format!("cache.{part}"));
     }
     script.oom(100, &[line(3)]);
     let explanation = script.explain();
@@ -598,7 +598,7 @@ fn tn208_scratch_memory_of_cublas_is_not_halved_with_the_samples() {
     script.alloc(20, &[line(1)]);
     script.phase("eval", |script| {
         let workspace = script.alloc(50, &[line(12)]);
-        script.own(workspace, "workspaces", "cuBLAS");
+        script.set_owner(workspace, "workspaces", "cuBLAS");
         let product = script.alloc(50, &[line(12)]);
         script.free(product);
     });
@@ -612,7 +612,7 @@ fn tn209_two_blocks_of_one_name() {
     let mut script = Script::new(1000);
     for line_number in [3, 8] {
         let weight = script.alloc(50, &[line(line_number)]);
-        script.own(weight, "weights", "layer.weight");
+        script.set_owner(weight, "weights", "layer.weight");
     }
     let explanation = script.explain();
     assert_eq!(first(&explanation), ("TN209", Some(3), 50));
@@ -625,7 +625,7 @@ fn tn210_checkpointing_is_on_and_the_step_makes_the_peak() {
 }
 
 impl Script {
-    /// Python is asked: block, `SORT PLACE`, name.
+    /// Python is queried: block, `SORT PLACE`, name.
     fn census(&mut self, reason: &str, answers: &[(u64, &str, &str)]) {
         self.note(Kind::Mark, reason, "census", 0);
         for (at, name, text) in answers {
@@ -663,7 +663,7 @@ fn tn101_by_the_need_of_the_whole_job_although_the_first_request_would_fit_in_ho
     let mut whole = begin();
     whole.segment(100, 60);
     whole.alloc_at(100, 60, &[line(3)]);
-    // As far as that it fits without holes, and what is said is that it is fragmented.
+    // As far as that it fits without holes, and the report is that it is fragmented.
     let explanation = failed.explain_with(&whole);
     assert_eq!(explanation.failure_class, Some(codes::FRAGMENTED));
     let fix = &explanation.fixes[0];
@@ -795,7 +795,7 @@ fn tn203_the_gradient_that_each_chunk_adds_is_counted_before_it_is_said_to_fit()
         whole.phase("backward", |script| {
             let logits = script.alloc(800, &[]);
             let weight = script.alloc(200, &[]);
-            script.own(weight, "gradients", "w");
+            script.set_owner(weight, "gradients", "w");
             script.free(logits);
         });
         let explanation = failed.explain_with(&whole);
@@ -867,7 +867,7 @@ fn tn201_the_cache_of_a_function_has_a_limit() {
     assert!(!explain("tables").contains("cache_clear"));
 }
 
-/// A loop over forward passes of three layers; `keeper` is what Python says of their blocks.
+/// A loop over forward passes of three layers; `keeper` is the report of Python about their blocks.
 fn passes(script: &mut Script, number: u64, mark: Option<&str>) -> Vec<u64> {
     let mut blocks = Vec::new();
     for _ in 0..number {
@@ -949,7 +949,7 @@ fn tn213_losses_that_one_backward_pass_uses_are_no_leak() {
     assert_eq!(first(&towers), ("TN213", Some(12), 240));
     let is_each = |fix: &Fix| fix.advice.contains("micro-batch");
     assert!(!towers.fixes.iter().any(is_each));
-    // Nor can layers, each of which is given what the one before made and leaves a loss of its own: that is one pass.
+    // Nor can layers, each of which is given what the one before made and leaves its own loss: that is one pass.
     let layers = waiting(true, false);
     assert_eq!(first(&layers), ("TN213", Some(8), 240));
     assert!(!layers.fixes.iter().any(is_each), "{:?}", layers.fixes);
@@ -1208,22 +1208,27 @@ fn what_a_script_does_after_an_error_that_it_handled_is_told() {
     assert_eq!(script.explain().handled, None);
 }
 
-#[test]
-fn tn214_matrices_of_tokens_by_tokens_are_told_by_their_shape() {
+/// Four layers, each with a block of 256 MiB that a graph holds, and another of 8 MiB.
+fn script_with_wide_blocks(
+    holder: &'static str,
+) -> (Script, Vec<(u64, &'static str, &'static str)>) {
     let mut script = Script::new(4000);
-    let mut answers = Vec::new();
+    let mut holders = Vec::new();
     script.phase("forward", |script| {
         for _ in 0..4 {
-            let scores = script.alloc(256, &[line(5)]);
-            answers.push((
-                scores,
-                "loss",
-                "graph /home/me/train.py:9\tSoftmaxBackward0\tfloat32[1, 4, 4096, 4096]",
-            ));
+            let wide = script.alloc(256, &[line(5)]);
+            holders.push((wide, "loss", holder));
             script.alloc(8, &[line(6)]);
         }
     });
-    script.census("peak", &answers);
+    (script, holders)
+}
+
+#[test]
+fn tn214_finds_matrices_of_tokens_by_tokens_by_their_shape() {
+    let holder = "graph /home/me/train.py:9\tSoftmaxBackward0\tfloat32[1, 4, 4096, 4096]";
+    let (mut script, holders) = script_with_wide_blocks(holder);
+    script.census("peak", &holders);
     let explanation = script.explain();
     assert_eq!(first(&explanation), ("TN214", Some(5), 1024));
     assert_eq!(explanation.findings[0].known, Known::Exact);
@@ -1232,20 +1237,9 @@ fn tn214_matrices_of_tokens_by_tokens_are_told_by_their_shape() {
 
 #[test]
 fn tn214_rows_of_a_wide_layer_are_not_matrices_of_tokens() {
-    let mut script = Script::new(4000);
-    let mut holders = Vec::new();
-    script.phase("forward", |script| {
-        for _ in 0..4 {
-            let wide = script.alloc(256, &[line(5)]);
-            holders.push((
-                wide,
-                "loss",
-                "graph /home/me/train.py:9\tReluBackward0\tfloat32[8192, 8192]",
-            ));
-            script.alloc(8, &[line(6)]);
-        }
-    });
-    // Without shapes, the ratio of their sizes is all there is.
+    let holder = "graph /home/me/train.py:9\tReluBackward0\tfloat32[8192, 8192]";
+    let (mut script, holders) = script_with_wide_blocks(holder);
+    // Without recorded shapes, only the ratio of the sizes is left.
     assert_eq!(first(&script.explain()), ("TN214", Some(5), 1024));
     script.census("peak", &holders);
     let explanation = script.explain();
@@ -1259,7 +1253,7 @@ fn two_models(states: &[&str]) -> Explanation {
     for (name, number) in [("policy", 3), ("ref", 4)] {
         for layer in 0..2 {
             let weight = script.alloc(50, &[line(number)]);
-            script.own(weight, "weights", &format!("{layer}.weight"));
+            script.set_owner(weight, "weights", &format!("{layer}.weight"));
             answers.push((weight, name, "module /home/me/train.py:4"));
         }
     }
@@ -1281,7 +1275,7 @@ fn tn215_a_reference_model_is_named_and_not_called_superfluous() {
     let found = explanation.findings.iter().find(|f| f.code.code == "TN215");
     let held = found.and_then(|found| found.held_by.as_ref());
     assert_eq!(held.map(|held| held.name.as_str()), Some("ref"));
-    // Nobody said that anything is trained: two models are two models.
+    // There is no report that anything is trained: two models are two models.
     let explanation = two_models(&[]);
     let codes = self::codes(&explanation);
     assert!(
@@ -1295,7 +1289,7 @@ fn tn209_is_not_said_of_layers_without_a_common_model() {
     let mut script = Script::new(1000);
     for _ in 0..8 {
         let weight = script.alloc(50, &[line(3)]);
-        script.own(weight, "weights", "weight");
+        script.set_owner(weight, "weights", "weight");
     }
     assert_eq!(codes(&script.explain()), ["TN217"]);
 }
@@ -1306,7 +1300,7 @@ fn tn216_clones_after_the_step_are_no_copies_of_the_optimizer() {
     let weights: Vec<u64> = (0..6).map(|_| script.alloc(20, &[line(1)])).collect();
     train(&mut script, 2, |_, _| ());
     for (number, &weight) in weights.iter().enumerate() {
-        script.own(weight, "weights", &format!("{number}.weight"));
+        script.set_owner(weight, "weights", &format!("{number}.weight"));
     }
     for _ in 0..6 {
         script.alloc(20, &[line(9)]);
@@ -1342,9 +1336,9 @@ fn tn216_every_line_that_clones_is_to_be_changed() {
     let weights: Vec<u64> = (0..4).map(|_| script.alloc(20, &[line(1)])).collect();
     train(&mut script, 2, |_, _| ());
     for (number, &weight) in weights.iter().enumerate() {
-        script.own(weight, "weights", &format!("{number}.weight"));
+        script.set_owner(weight, "weights", &format!("{number}.weight"));
         let state = script.alloc(20, &[line(2)]);
-        script.own(
+        script.set_owner(
             state,
             "optimizer_state",
             &format!("{number}.weight exp_avg"),
@@ -1432,7 +1426,7 @@ fn the_moment_of_the_peak_is_told_where_another_has_most_allocated() {
     assert_eq!(Some(there.used()), explanation.peak_used);
     assert!(fullest.row > explanation.moment.row);
     assert_eq!(explanation.on_device.used(), 50 * MIB);
-    // Of a failure, the moment is that of the failure.
+    // The moment of a failure is the failure itself.
     script.oom(60, &[line(3)]);
     assert_eq!(script.explain().fullest, None);
 }
@@ -1468,7 +1462,7 @@ fn what_is_emptied_with_every_step_does_not_grow() {
     assert!(found(false));
 }
 
-/// Ranks that hold so many MiB of weights, and logits besides, each on a device of its own.
+/// Ranks that hold so many MiB of weights, and logits besides, each on its own device.
 fn ranks(held: &[(u64, u64)]) -> Script {
     let mut script = Script::bare(1000);
     for (rank, (weights, logits)) in (0..).zip(held) {
@@ -1480,7 +1474,7 @@ fn ranks(held: &[(u64, u64)]) -> Script {
         });
         script.segment(script.next, 512);
         let at = script.alloc(*weights, &[line(2)]);
-        script.own(at, "weights", "weight");
+        script.set_owner(at, "weights", "weight");
         if *logits > 0 {
             script.alloc(*logits, &[line(7)]);
         }
@@ -1505,7 +1499,7 @@ fn the_rank_with_most_in_use_is_explained_and_budgets_are_about_the_one_with_mos
     }
     assert_eq!(script.explain().rank, Some(1));
     let recording = script.recording();
-    let summary = crate::diff::Summary::of(&recording, "").expect("it has blocks");
+    let summary = crate::diff::Summary::from_recording(&recording, "").expect("it has blocks");
     assert_eq!(
         (summary.peak_allocated / MIB, summary.peak_reserved / MIB),
         (100, 300)
@@ -1559,7 +1553,7 @@ fn ranks_that_are_nearly_the_same_are_no_imbalance() {
     }
 }
 
-/// Steps of a training loop in which something keeps the graph of each pass; `keeper` is what Python says of its blocks.
+/// Steps of a training loop in which something keeps the graph of each pass; `keeper` is the holder by Python.
 fn leak(keeper: (&str, &'static str), frames: &[Frame]) -> Explanation {
     let mut script = Script::new(1000);
     let mut kept = Vec::new();
@@ -1598,7 +1592,7 @@ fn tn211_nothing_is_detached_without_a_name_or_where_a_backward_pass_goes_throug
     let headline = unnamed.findings[0].headline.as_deref();
     assert_eq!(
         headline,
-        Some("80.00 MiB of 4 passes are still alive, and no variable refers to them")
+        Some("80.00 MiB of 4 passes is still alive, and no variable refers to it")
     );
     let advice = advice_of(&unnamed, "TN211");
     assert!(advice.contains("gc.collect()"), "{advice}");
@@ -1642,7 +1636,7 @@ fn tn202_a_gradient_that_is_added_to_another_is_no_large_batch() {
     // All batches are alike. The second backward pass finds a gradient and makes one of the same size to add to it.
     let mut script = Script::new(1000);
     let weight = script.alloc(100, &[line(1)]);
-    script.own(weight, "weights", "w");
+    script.set_owner(weight, "weights", "w");
     for step in 0..3 {
         let mut block = 0;
         script.phase("forward", |script| block = script.alloc(1, &[line(7)]));
@@ -1651,7 +1645,7 @@ fn tn202_a_gradient_that_is_added_to_another_is_no_large_batch() {
             if step == 1 {
                 script.free(gradient);
             } else {
-                script.own(gradient, "gradients", "w");
+                script.set_owner(gradient, "gradients", "w");
             }
             script.free(block);
         });
@@ -1666,7 +1660,7 @@ fn tn202_a_gradient_that_is_added_to_another_is_no_large_batch() {
 fn tn204_the_step_of_an_optimizer_whose_state_was_loaded_is_at_its_own_line() {
     let mut script = Script::new(1000);
     let weight = script.alloc(40, &[line(1)]);
-    script.own(weight, "weights", "w");
+    script.set_owner(weight, "weights", "w");
     let mut state = 0;
     script.phase("save", |script| state = script.alloc(80, &[LOAD, line(5)]));
     script.phase("forward", |script| {
@@ -1675,7 +1669,7 @@ fn tn204_the_step_of_an_optimizer_whose_state_was_loaded_is_at_its_own_line() {
     });
     script.phase("step", |script| {
         let copies = script.alloc(40, &[ADAM, line(9)]);
-        script.own(state, "optimizer_state", "w exp_avg");
+        script.set_owner(state, "optimizer_state", "w exp_avg");
         script.free(copies);
     });
     let explanation = script.explain();
@@ -1723,7 +1717,7 @@ fn the_workspace_of_a_backward_convolution_has_the_line_of_the_forward_pass() {
         script.phase("forward", |script| image = script.alloc(30, &[line(20)]));
         script.phase("backward", |script| {
             let workspace = script.alloc(60, &[]);
-            script.own(workspace, "workspaces", name);
+            script.set_owner(workspace, "workspaces", name);
             script.free(image);
             script.free(workspace);
         });
@@ -1758,7 +1752,7 @@ fn tn208_temporaries_of_a_backward_pass_have_the_line_of_the_forward_pass() {
     let sentence = &explanation.findings[0].sentence;
     assert!(
         sentence.starts_with(
-            "90.00 MiB are temporary memory of the backward pass of one line, /home/me/train.py:20"
+            "90.00 MiB is temporary memory of the backward pass of one line, /home/me/train.py:20"
         ),
         "{sentence}"
     );
@@ -1769,15 +1763,15 @@ fn tn208_temporaries_of_a_backward_pass_have_the_line_of_the_forward_pass() {
     );
 }
 
-/// Six models one after another; `held` is what Python says of the weights of all but the last.
+/// Six models one after another; `held` is the report of Python about the weights of all but the last.
 fn models_one_after_another(held: Option<(&str, &str)>) -> Explanation {
     let mut script = Script::new(1000);
     let (mut old, mut weight) = (Vec::new(), 0);
     for _ in 0..6 {
         weight = script.alloc(40, &[line(6)]);
-        script.own(weight, "weights", "0.weight");
+        script.set_owner(weight, "weights", "0.weight");
         let gradient = script.alloc(40, &[]);
-        script.own(gradient, "gradients", "0.weight");
+        script.set_owner(gradient, "gradients", "0.weight");
         old.extend([weight, gradient]);
     }
     let last = old.split_off(10);
@@ -2009,7 +2003,7 @@ fn rounds(is_told: bool, name: &str) -> Script {
         });
     }
     let weights = script.alloc(10, &[line(1)]);
-    script.own(weights, "weights", "w");
+    script.set_owner(weights, "weights", "w");
     let mut old = None;
     let (mut first_peak, mut second_pass, mut last) = (0, 0, 0);
     for round in 0..3 {
@@ -2211,7 +2205,7 @@ fn tn223_a_model_of_an_earlier_trial_is_not_used_again() {
         let mut holders = Vec::new();
         for (model, steps) in [(0, 3), (1, later)] {
             let weights = script.alloc(100, &[line(2)]);
-            script.own(weights, "weights", "w");
+            script.set_owner(weights, "weights", "w");
             holders.push((weights, "results", "dict /home/me/train.py:9"));
             for _ in 0..steps {
                 script.phase("forward", |script| {
@@ -2255,7 +2249,7 @@ fn at_the_end_of_a_recording_nothing_proves_that_memory_is_unused() {
         });
     }
     let weights = script.alloc(10, &[line(1)]);
-    script.own(weights, "weights", "w");
+    script.set_owner(weights, "weights", "w");
     let table = script.alloc(50, &[line(2)]);
     let mut last = 0;
     script.phase("forward", |script| {

@@ -22,7 +22,7 @@ require them. Every layer keeps its inputs for the backward pass, and if the los
 made for each of its parameters, which nothing uses and `zero_grad()` of the optimizer does not clear. The same holds for
 the weights beside adapters, and for a network that a loss is computed with, if they are not frozen.
 
-Recognised by: torch was asked; no optimizer has a parameter of the model, while one has parameters of another, and
+Recognised by: torch was queried; no optimizer has a parameter of the model, while one has parameters of another, and
 nothing that the model is given requires gradients, so they end there. Or there are gradients of parameters that no
 optimizer has.
 Fix: move the call of that model, and no other, into `with torch.no_grad():`, or `requires_grad_(False)` on it
@@ -34,7 +34,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     of_passes(case).or_else(|| of_parameters(case))
 }
 
-/// What a model keeps, all of which is in vain.
+/// The memory that a model keeps, all of which is in vain.
 fn of_passes(case: &Case<'_>) -> Option<Found> {
     let blocks: Vec<Live<'_>> = case
         .unexplained()
@@ -90,12 +90,12 @@ fn of_parameters(case: &Case<'_>) -> Option<Found> {
     let headline = format!(
         "{} of gradients in {}, of parameters that no optimizer has",
         bytes(sum),
-        held.said()
+        held.describe_holder()
     );
     let sentence = format!("{headline}{example} ({})", at(held.place.as_ref()));
     let advice = format!(
         "turn gradients off for these parameters of {} before the first pass: `requires_grad_(False)`",
-        held.said()
+        held.describe_holder()
     );
     let proposal = Proposal::new(UNTRAINED.code, advice, "of gradients that nothing uses");
     let fix = bounded(case, proposal, |bound, index, block| {
@@ -103,7 +103,8 @@ fn of_parameters(case: &Case<'_>) -> Option<Found> {
         if is_unused_gradient(case, held, block) {
             return sized(block, 0);
         }
-        // What is kept for these gradients alone, or added to them, is not known: at the least, nothing else is kept.
+        // The memory kept for these gradients alone, or added to them, is uncertain: at the least, nothing else is
+        // kept.
         let of_pass = matches!(block.phase, Phase::Forward | Phase::Backward);
         let passing = match block.category {
             Category::Activations | Category::Temporaries | Category::Other => !is_kept(block),
@@ -165,7 +166,7 @@ fn calls(case: &Case<'_>, blocks: &[Live<'_>]) -> Vec<Call> {
         let class = model.split_once(' ').map(|(_, class)| class);
         let of_class = || class.map(|class| format!("the {class} that no optimizer trains"));
         Call {
-            said: held.map(HeldBy::said).or_else(of_class),
+            said: held.map(HeldBy::describe_holder).or_else(of_class),
             variable: held.map(|held| held.name.clone()),
             place: called_at(case, largest),
         }
@@ -173,8 +174,8 @@ fn calls(case: &Case<'_>, blocks: &[Live<'_>]) -> Vec<Call> {
     models.into_iter().map(call).collect()
 }
 
-/// `` `teacher` at train.py:8 and `judge` at train.py:9 ``; of models at one line it is said once.
-fn said(calls: &[Call]) -> String {
+/// `` `teacher` at train.py:8 and `judge` at train.py:9 ``; models at one line share one mention.
+fn describe_calls(calls: &[Call]) -> String {
     let line = |call: &Call| at(call.place.as_ref());
     let name = |call: &Call| {
         let unnamed = || "a model that no optimizer trains".to_owned();
@@ -192,7 +193,7 @@ fn said(calls: &[Call]) -> String {
 }
 
 fn headline(calls: &[Call], sum: u64) -> String {
-    let (said, sum) = (said(calls), bytes(sum));
+    let (said, sum) = (describe_calls(calls), bytes(sum));
     match calls {
         [
             Call {
@@ -226,7 +227,7 @@ fn advice(calls: &[Call]) -> String {
     let off: BTreeSet<String> = off.collect();
     format!(
         "move the {call} of {} into `with torch.no_grad():`, or turn {its} gradients off before: {}",
-        said(calls),
+        describe_calls(calls),
         listed(off)
     )
 }
@@ -315,7 +316,7 @@ fn goes(case: &Case<'_>, index: Option<u32>, block: &Holding) -> bool {
     if block.category == Category::Gradients {
         return is_unused_gradient(case, held, block);
     }
-    // What the program refers to itself, such as the outputs, stays.
+    // Tensors that the program refers to itself, such as the outputs, stay.
     let in_graph = held.is_none_or(|held| matches!(held.sort, Sort::Graph | Sort::Nothing));
     is_of_pass(case, block) && in_graph && !is_output(case, index, block)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who holds a block, as Python itself said when it was asked.
+//! The holder of a block, as Python itself reported it when queried.
 //!
 //! A census is a moment at which every live block was looked for among Python's
 //! objects. Its rows name a holder: `name` is the variable or container as a user
@@ -84,7 +84,7 @@ impl Sort {
     }
 }
 
-/// A moment at which Python was asked.
+/// A moment at which Python was queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Census {
@@ -108,7 +108,7 @@ pub struct HolderRow {
     pub text: TextId,
 }
 
-/// Who holds a block. Two answers are equal if they name the same holder, whatever tensor of it they are about.
+/// The holder of a block. Two answers are equal if they name the same holder, whatever tensor of it they are about.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeldBy {
@@ -128,7 +128,7 @@ pub struct HeldBy {
     /// Whether graphs were searched and none had saved the block.
     #[serde(skip)]
     pub unsaved: bool,
-    /// Type and shape of the tensor, where they were told.
+    /// Type and shape of the tensor, where torch reported them.
     #[serde(skip)]
     pub shape: Option<String>,
     /// A variable that holds it as well, where that was recorded.
@@ -226,7 +226,7 @@ impl HeldBy {
     }
 
     /// `kept` in evaluate(), as sentences name it.
-    pub fn said(&self) -> String {
+    pub fn describe_holder(&self) -> String {
         let what = if self.name.is_empty() {
             "something without a name".to_owned()
         } else if let Some(members) = self.cycle() {
@@ -286,7 +286,7 @@ impl Model {
     }
 }
 
-/// A variable that a loop assigns in every round, and of which nobody reads what the round before has left there.
+/// A variable that a loop assigns in every iteration, and whose result of the iteration before no code reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastResult {
@@ -329,8 +329,8 @@ impl LastResult {
 }
 
 impl Holdings {
-    /// The holders that blocks have at a row, by the index of the block: what the census nearest to
-    /// it said. What that did not say again it said before.
+    /// The holders that blocks have at a row, by the index of the block: the answer of the census nearest to
+    /// it. An answer that it did not repeat is from an earlier census.
     pub fn holders_near(&self, row: u32, stacks: &StackTable) -> HashMap<u32, HeldBy> {
         let nearest =
             (0..self.censuses.len()).min_by_key(|&at| self.censuses[at].row.abs_diff(row));
@@ -339,7 +339,7 @@ impl Holdings {
         let mut known: HashMap<(TextId, TextId), Option<HeldBy>> = HashMap::new();
         let mut holders = HashMap::new();
         for told in &self.holders {
-            // Of a block that only a later census knows, that is the word.
+            // The answer of a later census, for a block that only it knows.
             if told.row >= until && holders.contains_key(&told.block) {
                 continue;
             }
@@ -362,7 +362,7 @@ mod tests {
     fn a_holder_is_read_with_its_function_and_its_line() {
         let held = HeldBy::parse("kept (evaluate)", "list /job/eval.py:2").expect("a holder");
         assert_eq!((held.sort, held.name.as_str()), (Sort::List, "kept"));
-        assert_eq!(held.said(), "`kept` in evaluate()");
+        assert_eq!(held.describe_holder(), "`kept` in evaluate()");
         let place = held.place.expect("a line");
         assert_eq!((place.file.as_str(), place.line), ("/job/eval.py", 2));
         let held = HeldBy::parse("total", "graph t.py:9\tSoftmaxBackward0\tfloat32[4, 4]");

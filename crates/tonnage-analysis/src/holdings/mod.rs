@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every block of a recording with its lifetime, its category, its holder and how each is known.
 //!
-//! A dry run asks torch itself, at moments when torch knows: which tensors are
+//! A dry run queries torch itself, at moments when torch knows: which tensors are
 //! parameters, gradients and optimizer state, when a module is entered, when a
 //! backward pass begins. Its recording carries the answers as `owner`, `mark_start`
 //! and `mark_end` rows, and blocks named by them are [`Known::Exact`]. For all
 //! other blocks the category follows from the phase in which they were born and
 //! died, or from their stack, and is [`Known::Inferred`].
 //!
-//! It also asks Python who holds each block, at an out-of-memory and near peaks: a
+//! It also queries Python for the holder of each block, at an out-of-memory and near peaks: a
 //! census. Its answers are `holder` rows; [`Holdings::holders_near`] finds the ones
 //! that hold for a moment.
 //!
@@ -34,7 +34,7 @@ pub use read::{HoldingsError, read, read_from};
 pub(crate) use sites::is_python;
 pub use sites::{Place, is_generated, is_users, own_folder, pattern, site};
 
-/// What a block is for.
+/// The purpose of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -44,9 +44,9 @@ pub enum Category {
     Weights,
     /// Buffers of modules: running means, masks, position tables.
     Buffers,
-    /// What the backward pass leaves in `.grad`.
+    /// The gradients that the backward pass leaves in `.grad`.
     Gradients,
-    /// What an optimizer keeps from step to step.
+    /// The state that an optimizer keeps from step to step.
     OptimizerState,
     /// Made in the forward pass and kept for the backward pass.
     Activations,
@@ -117,7 +117,7 @@ pub enum Known {
     Inferred,
 }
 
-/// What a program was doing.
+/// The activity of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -182,7 +182,7 @@ pub struct Holding {
     pub address: u64,
     /// Bytes the block takes.
     pub bytes: u64,
-    /// Bytes the program asked for.
+    /// Bytes that the program requested.
     pub requested: u64,
     /// The stream it was requested on.
     pub stream: u64,
@@ -192,11 +192,11 @@ pub struct Holding {
     pub module: Option<TextId>,
     /// The tensor's name, where torch named it.
     pub name: Option<TextId>,
-    /// Its type and shape, where torch told: `bfloat16[4096, 14336]`.
+    /// Its type and shape, where torch reported them: `bfloat16[4096, 14336]`.
     pub shape: Option<TextId>,
     /// The step in which it was born, from 0.
     pub step: u32,
-    /// What it is for.
+    /// The purpose.
     pub category: Category,
     /// How that is known.
     pub known: Known,
@@ -288,15 +288,15 @@ pub struct PhaseSpan {
 pub struct Failure {
     /// The row.
     pub row: u32,
-    /// Bytes asked for, rounded by the allocator.
+    /// Requested bytes, rounded by the allocator.
     pub requested: u64,
     /// Bytes the driver had left.
     pub free: u64,
-    /// Where it was asked for.
+    /// The place of the request.
     pub stack: Option<StackId>,
-    /// The stream it was asked for on.
+    /// The stream of the request.
     pub stream: u64,
-    /// The phase it was asked for in.
+    /// The phase of the request.
     pub phase: Phase,
     /// The step.
     pub step: u32,
@@ -304,17 +304,18 @@ pub struct Failure {
     pub module: Option<TextId>,
     /// Bytes of blocks that were handed out then.
     pub allocated: u64,
-    /// Bytes this process had on the device beside PyTorch's allocator and the context, before the request.
+    /// Bytes this process had on the device outside PyTorch's allocator and the context, before the request.
     pub outside: u64,
-    /// Bytes that other processes had on the device then, contexts included; `None` where the recording does not say.
+    /// Bytes that other processes had on the device then, contexts included; `None` where the recording does not have
+    /// it.
     pub others: Option<u64>,
     /// Whether nothing was requested after it.
     pub last: bool,
-    /// Whether PyTorch refused it without asking the driver, which had room: the script limits its own memory.
+    /// Whether PyTorch refused it without a request to the driver, which had room: the script limits its own memory.
     pub own_limit: bool,
 }
 
-/// More than PyTorch rounds a request up before it asks the driver.
+/// More than PyTorch rounds a request up before it calls the driver.
 const ROUNDING: u64 = 32 << 20;
 
 /// Whether a request that PyTorch refused, with so much free, was one that the driver had room for.
@@ -322,7 +323,7 @@ pub(crate) fn is_own_limit(requested: u64, free: u64) -> bool {
     free >= requested.saturating_add(ROUNDING)
 }
 
-/// What one process did on one device.
+/// The memory of one process on one device.
 #[derive(Clone, Debug, Default)]
 pub struct Holdings {
     /// Number of the process.
@@ -337,7 +338,7 @@ pub struct Holdings {
     pub segments: Vec<SegmentSpan>,
     /// The phases, one after the other without gaps.
     pub phases: Vec<PhaseSpan>,
-    /// Whether the recording itself tells phases; else they are inferred from stacks.
+    /// Whether the recording itself has phases; else they are inferred from stacks.
     pub phases_told: bool,
     /// The rows at which optimizer steps ended.
     pub steps: Vec<u32>,
@@ -350,19 +351,19 @@ pub struct Holdings {
     /// The rows at which a model was entered with gradients on, and nothing that it was given leads to another model;
     /// with a name for the model.
     pub own_graphs: Vec<(u32, TextId)>,
-    /// The variables and attributes that these models are, by their names, where Python said so.
+    /// The variables and attributes that these models are, by their names, where Python reported them.
     pub called_models: BTreeMap<String, HeldBy>,
-    /// Those of these models of which no optimizer has a parameter, although one has parameters of another model.
+    /// The subset of these models without a parameter in any optimizer, although one has parameters of another model.
     pub untrained: HashSet<TextId>,
     /// Names of parameters that have gradients and that no optimizer has, of models of which one has others.
     pub unstepped: HashSet<TextId>,
-    /// When Python was asked who holds what, in order.
+    /// The queries of Python for holders, in order.
     pub censuses: Vec<Census>,
-    /// What it said, in order.
+    /// The answers, in order.
     pub holders: Vec<HolderRow>,
-    /// What it said of models, the last word on each.
+    /// The last answer about each model.
     pub models: Vec<Model>,
-    /// Variables that keep what is used by nobody until they are assigned anew.
+    /// Variables that keep a result that no code uses until they are assigned anew.
     pub last_results: Vec<LastResult>,
     /// The last request that could not be served.
     pub failure: Option<Failure>,
@@ -376,9 +377,9 @@ pub struct Holdings {
     pub peak_allocated: u64,
     /// The row that reached it first.
     pub peak_row: u32,
-    /// Bytes this process had on the device then beside PyTorch's allocator and the context.
+    /// Bytes this process had on the device then outside PyTorch's allocator and the context.
     pub outside_at_peak: u64,
-    /// Bytes that other processes had on the device then; `None` where the recording does not say.
+    /// Bytes that other processes had on the device then; `None` where the recording does not have it.
     pub others_at_peak: Option<u64>,
     /// Most that was held from the driver by the allocator.
     pub peak_reserved: u64,
@@ -391,7 +392,7 @@ pub struct Holdings {
     pub fullest: Option<Moment>,
     /// Blocks of the final state whose birth the recording does not show.
     pub unseen_births: u64,
-    /// Blocks of which only the request is known: their bytes are at least what is said here.
+    /// Blocks of which only the request is known: their bytes are at least this figure.
     pub sizes_unknown: u64,
 }
 
@@ -428,8 +429,8 @@ impl Recording {
         self.failed_or_most(|track| track.peak_allocated)
     }
 
-    /// The process and device that failed, or with most by some measure. Of equals the first, so that rank 0 speaks for
-    /// all.
+    /// The process and device that failed, or with most by some measure. The first of equal ones, so that rank 0 stands
+    /// for all.
     fn failed_or_most<K: Ord>(&self, most: impl Fn(&Holdings) -> K) -> Option<&Holdings> {
         let failed = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
         let first = |track: &Holdings| Reverse(self.rank(track.process).unwrap_or(u32::MAX));
@@ -437,7 +438,7 @@ impl Recording {
         shown.max_by_key(|track| (failed(track), most(track), first(track)))
     }
 
-    /// Most that all processes together had in use on the device of a process, where the recording says so.
+    /// Most that all processes together had in use on the device of a process, where the recording has it.
     fn in_use(&self, track: &Holdings) -> u64 {
         let name = tonnage_recording::facts::peak_in_use(track.device);
         let told = tonnage_recording::meta::find(&self.meta, tonnage_recording::facts::RUN, &name);
@@ -519,7 +520,7 @@ impl Recording {
     }
 }
 
-/// What comes and goes of lifetimes with their bytes, in the order of rows; within a row what goes comes first.
+/// The births and ends of lifetimes with their bytes, in the order of rows; within a row the ends come first.
 pub(crate) fn changes(lifetimes: impl Iterator<Item = (u32, u32, u64)>) -> Vec<(u32, i64)> {
     let mut changes = Vec::with_capacity(lifetimes.size_hint().0 * 2);
     for (born, died, bytes) in lifetimes {
@@ -540,22 +541,22 @@ pub(crate) fn changes(lifetimes: impl Iterator<Item = (u32, u32, u64)>) -> Vec<(
 pub struct CategoryBytes {
     /// Which.
     pub category: Category,
-    /// Bytes the program asked for: those of its tensors.
+    /// Bytes that the program requested: the bytes of its tensors.
     pub bytes: u64,
     /// Bytes its blocks take, rounding included.
     pub block_bytes: u64,
-    /// Those of `bytes` in blocks that torch itself named.
+    /// The part of `bytes` in blocks that torch itself named.
     pub exact_bytes: u64,
     /// How many blocks.
     pub blocks: u64,
 }
 
-/// What is held from the driver at a moment and not in use.
+/// The memory that is held from the driver at a moment and not in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Slack {
-    /// Bytes by which blocks are larger than what was asked for; part of the blocks.
+    /// Bytes by which blocks are larger than the request; part of the blocks.
     pub rounding: u64,
     /// Free bytes in segments that hold live blocks: they cannot go back to the driver.
     pub hard: u64,
@@ -637,7 +638,7 @@ impl Holdings {
         sums
     }
 
-    /// What is held and not in use just after a row, as a request on `stream` sees it.
+    /// The memory that is held and not in use just after a row, as a request on `stream` sees it.
     pub fn slack_at(&self, row: u32, stream: u64) -> Slack {
         let mut live: BTreeMap<u64, u64> = BTreeMap::new();
         let mut slack = Slack::default();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes [`Holdings`] of the rows of a recording, one after the other.
 //!
-//! What is alive, held and charged at each row is what the [`Account`] says, which keeps the number of each live
+//! The [`Account`] has what is alive, held and charged at each row, and keeps the number of each live
 //! block; here lifetimes are made of it, with phases, modules and owners.
 
 use std::collections::{BTreeMap, HashMap};
@@ -49,7 +49,7 @@ pub enum HoldingsError {
 /// use tonnage_analysis::{explain, holdings};
 /// use tonnage_recording::{Event, Kind, Trace};
 ///
-/// // A recording in which a program asks for 3 MB.
+/// // A recording in which a program requests 3 MB.
 /// let mut trace = Trace::new("example 1.0");
 /// trace.events.push(Event {
 ///     address: 0x7f00_0000_0000,
@@ -141,7 +141,7 @@ struct Builder {
     out: Holdings,
     /// The number of the span that is held at an address.
     segments: HashMap<u64, u32>,
-    /// Whether the recording tells phases itself.
+    /// Whether the recording itself has phases.
     told: bool,
     phase: Phase,
     phase_from: u32,
@@ -154,13 +154,13 @@ struct Builder {
     before: u64,
     /// Whether segments were there before the first row and became known later.
     unseen_segments: bool,
-    /// How many phases have ended: tells one forward pass from the next.
+    /// How many phases have ended: distinguishes one forward pass from the next.
     span: u32,
     /// The spans in which each block was born and died, while they are collected.
     lives: Vec<(u32, u32)>,
-    /// Bytes of other processes on the device, where rows say.
+    /// Bytes of other processes on the device, where rows have them.
     others: Option<u64>,
-    /// What the program obtained from the driver, for one that has no allocator in between.
+    /// The memory that the program obtained from the driver, for one that has no allocator in between.
     direct: Vec<Holding>,
     direct_live: HashMap<u64, u32>,
     direct_bytes: u64,
@@ -309,7 +309,8 @@ impl Builder {
         self.out.failures += 1;
     }
 
-    /// Blocks of a program that allocates from the driver itself: with PyTorch these are segments, and are not looked at.
+    /// Blocks of a program that allocates from the driver itself: with PyTorch these are segments, and are not looked
+    /// at.
     fn direct(&mut self, event: &Event, row: u32) {
         match event.kind {
             _ if !self.out.blocks.is_empty() => {}
@@ -365,7 +366,7 @@ impl Builder {
         if let Some(failure) = &mut self.out.failure {
             failure.last = false;
         }
-        let hint = block.stack.map(|stack| hints.of(stacks, stack));
+        let hint = block.stack.map(|stack| hints.read_stack(stacks, stack));
         if !self.told
             && let Some(phase) = hint.and_then(|hint| hint.phase)
         {
@@ -395,7 +396,7 @@ impl Builder {
         stacks: &StackTable,
         hints: &mut Hints,
     ) {
-        let hint = block.stack.map(|stack| hints.of(stacks, stack));
+        let hint = block.stack.map(|stack| hints.read_stack(stacks, stack));
         let requested = match block.requested {
             0 => block.bytes,
             requested => requested.min(block.bytes),
@@ -634,7 +635,7 @@ impl Builder {
             self.enter(before, row);
         } else if phase != Phase::Forward {
             // A loss is computed after the model's forward pass has ended and belongs to it; all
-            // other phases end when they say so.
+            // other phases end at their own rows.
             self.enter(Phase::Other, row);
         }
     }
@@ -755,14 +756,14 @@ impl Builder {
     }
 }
 
-/// The category of a block that nobody named, from the phase it was born in and whether it died in it.
+/// The category of an unnamed block, from the phase it was born in and whether it died in it.
 ///
-/// Where torch was asked, what outlives a backward pass or a step without a name is neither a
+/// Where torch was queried, a block that outlives a backward pass or a step without a name is neither a
 /// gradient nor optimizer state.
 fn by_life(born_in: Phase, passing: bool, told: bool) -> Category {
     match born_in {
         Phase::Load => Category::Other,
-        // What is made between passes is a batch, a metric, a copy: nothing that torch makes.
+        // A block made between passes is a batch, a metric, a copy: nothing that torch makes.
         _ if passing => Category::Temporaries,
         Phase::Forward => Category::Activations,
         Phase::Backward if !told => Category::Gradients,

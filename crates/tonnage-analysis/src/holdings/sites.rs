@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a stack says about a block: the user's line, and hints at phase and category.
+//! The meaning of a stack for a block: the user's line, and hints at phase and category.
 //!
 //! The hints serve recordings that carry no word of torch itself, such as
 //! snapshots from production. They rest on files and functions of PyTorch and
@@ -105,7 +105,7 @@ pub fn pattern(path: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// What a stack hints at.
+/// The hints in a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hint {
     pub(super) phase: Option<Phase>,
@@ -121,7 +121,7 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    pub(super) fn of(&mut self, stacks: &StackTable, stack: StackId) -> Hint {
+    pub(super) fn read_stack(&mut self, stacks: &StackTable, stack: StackId) -> Hint {
         *self
             .known
             .entry(stack)

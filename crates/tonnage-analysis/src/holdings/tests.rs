@@ -227,7 +227,7 @@ fn absurd_sizes_do_not_overflow_any_sum() {
     let recording = script.read();
     let told = crate::explain::explain(&recording, None, None).expect("it has blocks");
     assert!(told.on_device.allocated > 0);
-    assert!(crate::diff::Summary::of(&recording, "").is_some());
+    assert!(crate::diff::Summary::from_recording(&recording, "").is_some());
 }
 
 #[test]

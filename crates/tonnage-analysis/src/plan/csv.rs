@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Planning problems as CSV, with everything that minimalloc's format says about a buffer.
+//! Planning problems as CSV, with all fields of a buffer in minimalloc's format.
 //!
 //! The reader is that of tonnage-plan. Here the buffers become a [`Problem`], with their alignments and gaps, which
-//! a recording has no place for. An offset is where someone placed a buffer; it binds only where the caller says so.
+//! a recording has no place for. An offset is where someone placed a buffer; it binds only where the caller requests
+//! it.
 
 use std::io::Read;
 

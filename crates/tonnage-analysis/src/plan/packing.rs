@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The plan of one process on one device beside its holdings: where each block would lie.
 //!
-//! The problems are those of [`super::problems`], so peaks and bounds are what `tonnage plan` says. Pools share no
-//! memory; their arenas lie one behind the other here, and the sum of their peaks is what the plan takes. Time is
+//! The problems are those of [`super::problems`], so peaks and bounds equal the report of `tonnage plan`. Pools share
+//! no memory; their arenas lie one behind the other here, and the sum of their peaks is what the plan takes. Time is
 //! bounded by attempts first, so that the same recording gives the same packing, and by a clock where those take long.
 
 use std::collections::HashMap;
@@ -23,13 +23,13 @@ const ATTEMPTS: u64 = 24;
 /// The arena of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arena {
-    /// The pool, if the recording says.
+    /// The pool, if the recording has it.
     pub pool: Option<Pool>,
     /// Where it begins among the arenas.
     pub base: u64,
     /// The highest byte in use, plus one.
     pub peak: u64,
-    /// What no plan can be below.
+    /// The lower bound of every plan.
     pub lower_bound: u64,
     /// Whether no plan has a lower peak.
     pub proved: bool,
@@ -64,12 +64,12 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// What all arenas take together.
+    /// The memory that all arenas use together.
     pub fn peak(&self) -> u64 {
         sum(self.arenas.iter().map(|arena| arena.peak))
     }
 
-    /// What no plan can be below.
+    /// The lower bound of every plan.
     pub fn lower_bound(&self) -> u64 {
         sum(self.arenas.iter().map(|arena| arena.lower_bound))
     }
@@ -87,7 +87,7 @@ pub enum PackingError {
     /// The recording cannot be read.
     #[error("the recording cannot be read")]
     Read(#[from] ReadError),
-    /// It is a planning problem, whose times are no rows.
+    /// It is a planning problem, whose times are not rows.
     #[error("it is a planning problem and not a recording")]
     IsProblem,
     /// It cannot be planned.
@@ -105,7 +105,7 @@ pub fn packing<R: Read>(
     if problems.is_problem {
         return Err(PackingError::IsProblem);
     }
-    let numbers = Numbers::of(track);
+    let numbers = Numbers::from_track(track);
     let (begin, device) = (Instant::now(), track.device);
     let mut packing = Packing::default();
     for group in &problems.groups {
@@ -162,7 +162,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn of(track: &Holdings) -> Self {
+    fn from_track(track: &Holdings) -> Self {
         let mut numbers = Self {
             by_row: HashMap::with_capacity(track.blocks.len()),
             before: HashMap::new(),
@@ -239,7 +239,7 @@ mod tests {
         for place in &packing.places {
             let block = &track.blocks[place.block.unwrap() as usize];
             assert_eq!((place.from, place.bytes), (block.born, block.bytes));
-            // A free that is asked for and not completed ends no life in the plan.
+            // A free that is requested and not completed ends no life in the plan.
             assert!(place.until > block.died.min(6));
         }
         // The third block takes the place of the first, the one of the other pool lies behind both.

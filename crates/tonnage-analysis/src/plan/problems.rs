@@ -5,7 +5,7 @@ use serde::Serialize;
 use tonnage_plan::Problem;
 use tonnage_recording::{Pool, StackTable, TextId};
 
-/// What to plan, and how.
+/// The planning problems and the limits of the search.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     /// Memory that must suffice.
@@ -14,11 +14,11 @@ pub struct Wanted {
     pub alignment: Option<u64>,
     /// One step instead of the whole.
     pub step: bool,
-    /// Offsets that a planning problem says are kept.
+    /// Offsets that a planning problem fixes.
     pub keep_offsets: bool,
 }
 
-/// What a buffer is called.
+/// The name of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     /// The row that hands it out, counted from 0.
@@ -37,13 +37,13 @@ pub struct Group {
     pub process: u32,
     /// Number of the device.
     pub device: i32,
-    /// The allocator's pool, if the recording says.
+    /// The allocator's pool, if the recording has it.
     pub pool: Option<Pool>,
     /// Streams that occur.
     pub streams: usize,
     /// The problem.
     pub problem: Problem,
-    /// What each buffer is called.
+    /// The name of each buffer.
     pub names: Vec<Name>,
     /// The step, if one was wanted and found.
     pub step: Option<Step>,
@@ -76,12 +76,12 @@ pub struct Problems {
     pub is_problem: bool,
     /// Rows that made no sense: frees of what was not there, blocks where one was alive.
     pub passed_over: u64,
-    /// What of a graph is not planned, if it is one.
+    /// The parts of a graph that are not planned, if it is one.
     pub graph: Option<GraphFacts>,
 }
 
 impl Problems {
-    /// A planning problem from elsewhere: one memory, and times of its own.
+    /// A planning problem from elsewhere: one memory, and its own times.
     pub(super) fn alone(problem: Problem, names: Vec<Name>, texts: StackTable) -> Self {
         Self {
             groups: vec![Group {
@@ -101,14 +101,14 @@ impl Problems {
     }
 }
 
-/// What of a graph is not planned, and how much there was.
+/// The parts of a graph that are not planned, and their sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct GraphFacts {
     /// Operators.
     pub operators: u64,
-    /// Inputs of the graph that are no initializers.
+    /// Inputs of the graph that are not initializers.
     pub inputs: u64,
     /// Their bytes, of those with a known shape.
     pub input_bytes: u64,

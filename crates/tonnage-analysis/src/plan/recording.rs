@@ -17,10 +17,10 @@ use tonnage_recording::{Event, Kind, Pool, ReadError, Reader, StackTable, meta};
 use super::problems::{Group, Name, Problems, Wanted};
 use super::step::{Block, find_step, fullest_step};
 
-/// What PyTorch's allocator aligns blocks to.
+/// The alignment of blocks in PyTorch's allocator.
 const TORCH_ALIGNMENT: u64 = 512;
 
-/// Problems that are told apart; blocks beyond go with the last one's. No machine has so many pools.
+/// Problems that are distinguished; blocks beyond go with the last one's. No machine has so many pools.
 const MAX_PROBLEMS: usize = 1 << 12;
 
 /// Process, device and pool.
@@ -30,7 +30,7 @@ type Key = (u32, i32, Option<Pool>);
 #[derive(Default)]
 struct Blocks {
     list: Vec<Block>,
-    /// What is compared to find steps, for each block: the stack, or else the size.
+    /// The key that is compared to find steps, for each block: the stack, or else the size.
     sites: Vec<u64>,
     streams: Vec<u64>,
 }
@@ -158,7 +158,7 @@ fn group(
     for (start, stop, size, name) in blocks.list {
         let (start, stop) = (start.max(first), stop.min(last));
         if start < stop && size > 0 {
-            // What an allocator hands out is a multiple of its alignment.
+            // A block of an allocator is a multiple of its alignment.
             let size = if whole {
                 size.saturating_add(alignment - 1) / alignment * alignment
             } else {

@@ -15,7 +15,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Placement {
-    /// What it is called.
+    /// The name.
     pub id: String,
     /// When it comes into being: a time of the problem, or a row.
     pub lower: i64,
@@ -34,7 +34,7 @@ pub struct Placement {
 pub struct Conflict {
     /// When they all live.
     pub moment: Option<i64>,
-    /// What they need.
+    /// The memory that they need.
     pub bytes: u64,
     /// Whether no smaller set is in conflict.
     pub smallest: bool,
@@ -61,7 +61,7 @@ pub struct GroupReport {
     pub status: &'static str,
     /// The highest byte in use, plus one.
     pub peak: u64,
-    /// What no plan can be below.
+    /// The lower bound of every plan.
     pub lower_bound: u64,
     /// The fullest moment, which proves the bound.
     pub moment: Option<i64>,
@@ -79,13 +79,13 @@ pub struct Report {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
-    /// What must suffice.
+    /// The memory that must suffice.
     pub capacity: Option<u64>,
     /// Whether times are those of a planning problem, and not rows.
     pub is_problem: bool,
     /// Rows that made no sense.
     pub passed_over: u64,
-    /// What of a graph is not planned, if it is one.
+    /// The parts of a graph that are not planned, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graph: Option<GraphFacts>,
     /// By process, device and pool.
@@ -96,7 +96,7 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The blocks are no problem.
+    /// The blocks are not a planning problem.
     #[error("the buffers of device {device} cannot be planned")]
     Invalid {
         /// Number of the device.
@@ -107,9 +107,9 @@ pub enum PlanError {
     /// Two buffers with fixed offsets are in each other's way.
     #[error("the fixed offsets of {one} and {other} overlap at {moment}")]
     Fixed {
-        /// What the one is called.
+        /// The name of the one.
         one: String,
-        /// What the other is called.
+        /// The name of the other.
         other: String,
         /// When both live.
         moment: i64,
@@ -119,7 +119,7 @@ pub enum PlanError {
     Wrong {
         /// Number of the device.
         device: i32,
-        /// What it found.
+        /// The result.
         source: Fault,
     },
 }

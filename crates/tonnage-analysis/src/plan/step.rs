@@ -3,7 +3,7 @@
 //!
 //! A step is what lies between two marks of ended steps, where a recording has them: of all steps the one that needs
 //! most, since that is what memory must suffice for. Without marks a step is found by what repeats: the places in the
-//! program that ask, or the sizes where the recording has no stacks.
+//! program that request, or the sizes where the recording has no stacks.
 
 use std::ops::Range;
 
@@ -15,14 +15,14 @@ const MIN_STEP: usize = 8;
 /// Start, end, size and name of a block; an end that is not known yet is [`i64::MAX`].
 pub(super) type Block = (i64, i64, u64, Name);
 
-/// Of the steps between marks the one that needs most at once; the last of several, since first ones warm up.
+/// The step between marks that needs most at once; the last of several, since first ones warm up.
 pub(super) fn fullest_step(list: &[Block], marks: &[i64]) -> Option<Step> {
     let mut changes: Vec<(i64, bool, u64)> = Vec::with_capacity(2 * list.len());
     for &(start, end, size, _) in list {
         changes.push((start, true, size));
         changes.push((end, false, size));
     }
-    // What ends makes room for what starts then.
+    // An ending block makes room for a block that starts then.
     changes.sort_unstable();
     let mut changes = changes.into_iter().peekable();
     let mut live = 0_u64;
@@ -59,7 +59,7 @@ pub(super) fn fullest_step(list: &[Block], marks: &[i64]) -> Option<Step> {
 
 /// The last stretch of requests that is the same as the one before it.
 ///
-/// What comes after the last step spoils the end of a recording, so several ends are tried. From an end the requests
+/// Requests after the last step spoil the end of a recording, so several ends are tried. From an end the requests
 /// are read backwards: the shortest period of the longest such stretch with at least two rounds is the step.
 pub(super) fn find_step(list: &[Block], sites: &[u64], end: i64) -> Option<Step> {
     let requests: Vec<(i64, u64)> = list

@@ -54,7 +54,7 @@ impl TorchConf {
         &self.text
     }
 
-    /// What it sets.
+    /// The option that it sets.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -115,7 +115,7 @@ impl Alloc {
         }
     }
 
-    /// What is replayed unless told otherwise.
+    /// The default allocator of a replay.
     pub fn usual() -> Vec<Self> {
         vec![
             Self::Recorded,
@@ -154,7 +154,7 @@ pub enum AllocError {
     /// PyTorch would refuse the settings.
     #[error("PyTorch refuses the settings `{conf}`: {source}")]
     Settings {
-        /// What was given.
+        /// The given text.
         conf: String,
         /// Why.
         source: SettingsError,
@@ -182,12 +182,13 @@ impl FromStr for Alloc {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fidelity {
-    /// What PyTorch does, event for event.
+    /// The behavior of PyTorch, event for event.
     Exact,
-    /// The rules of the newest verified release of PyTorch. The recording is of a newer release, whose rules may differ.
+    /// The rules of the newest verified release of PyTorch. The recording is of a newer release, whose rules may
+    /// differ.
     Assumed,
-    /// What tonnage's allocator does, call for call, if every stream has done its work when the allocator asks. A
-    /// stream that lags behind costs memory or waiting.
+    /// The behavior of tonnage's allocator, call for call, if every stream has done its work when the allocator queries
+    /// it. A stream that lags behind costs memory or waiting.
     InStep,
     /// The rules of this allocator are not documented, or simplified here.
     Approximation,

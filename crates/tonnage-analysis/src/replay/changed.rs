@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same program with other lifetimes of its blocks: what a change of the program would ask for.
+//! The same program with other lifetimes of its blocks: the requests after a change of the program.
 //!
 //! A block may be left out, be made smaller, end earlier, or come back later
 //! (recomputed activations). The allocator then serves what is left, in the same
-//! order, so that "it would fit" is said of a replay and not of a sum. Requests
+//! order, so that "it would fit" rests on a replay and not on a sum. Requests
 //! that the change would add and the recording does not show are not in it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +16,7 @@ use super::track::Track;
 /// The lifetimes of one block after the change: from a row, to a row, bytes. None of them: it is never made.
 pub type Change = Vec<(u32, u32, u64)>;
 
-/// What becomes of blocks, by the row that handed each out.
+/// The fate of blocks, by the row that allocated each.
 pub type Changes = HashMap<u32, Change>;
 
 impl Job {
@@ -55,7 +55,7 @@ fn with_changes(requests: &Requests, changes: &Changes) -> Requests {
         out.ops.push(op);
         out.rows.push(row);
     };
-    // What is to come, by row; within a row what goes comes first.
+    // The changes to come, by row; within a row frees come first.
     let mut coming: BTreeMap<(u32, bool), Vec<Op>> = BTreeMap::new();
     let mut gone = vec![false; requests.slots as usize];
     let mut slots = requests.slots;

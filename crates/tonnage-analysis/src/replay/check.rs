@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does the replay under the recorded setting reproduce the recording, event for event?
 //!
-//! The recorded rows go by a second time, beside a replay that tells every
+//! The recorded rows go by a second time, beside a replay that reports every
 //! event. Segments may lie elsewhere, because addresses are the driver's choice:
 //! each area of the replay is matched with the recorded one when it is obtained,
 //! and everything inside must then lie at the same distance. All else must be
@@ -35,7 +35,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn of(event: &Event, row: u32) -> Option<Self> {
+    fn from_event(event: &Event, row: u32) -> Option<Self> {
         let (action, size) = match event.kind {
             Kind::Alloc => (Action::Alloc, event.requested),
             Kind::FreeRequested => (Action::FreeRequested, event.requested),
@@ -58,7 +58,7 @@ impl Recorded {
         })
     }
 
-    fn seen(&self) -> Seen {
+    fn describe(&self) -> Seen {
         Seen {
             action: self.action.name().to_owned(),
             address: self.address,
@@ -206,7 +206,7 @@ impl<'a> Check<'a> {
         if self.over {
             return;
         }
-        let Some(recorded) = Recorded::of(event, row) else {
+        let Some(recorded) = Recorded::from_event(event, row) else {
             return;
         };
         let block = matches!(event.kind, Kind::Alloc | Kind::FreeRequested);
@@ -218,7 +218,7 @@ impl<'a> Check<'a> {
         self.advance(row);
     }
 
-    /// Everything was told.
+    /// Every event was compared.
     pub(crate) fn finish(mut self) -> Comparison {
         if !self.over {
             self.advance(u32::MAX);
@@ -299,7 +299,7 @@ impl<'a> Check<'a> {
     fn perform(&mut self, op: &Op) {
         let lane = self.requests.lanes[op.lane as usize];
         let twin = &mut self.twin;
-        // A request that fails tells so by an event, or by the lack of one.
+        // A failing request shows as an event, or by the lack of one.
         let _ = twin.policy.step(op, lane, &mut twin.addrs);
         self.told.extend(twin.policy.policy.sink_mut().drain(..));
     }
@@ -325,7 +325,7 @@ impl<'a> Check<'a> {
         let row = row.or(next.copied()).unwrap_or(0);
         self.comparison.difference = Some(Difference {
             row: row.into(),
-            recorded: self.rows.front().map(Recorded::seen),
+            recorded: self.rows.front().map(Recorded::describe),
             replayed: self.told.front().map(|told| Seen {
                 action: told.action.name().to_owned(),
                 address: self.twin.translated(told.addr.0),
@@ -469,7 +469,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// What a burst is if only the driver's refusals can be asked.
+/// The kind of a burst if only the driver's refusals can be queried.
 fn plain(op: &Op) -> OpKind {
     if op.bytes > 0 {
         OpKind::Nothing

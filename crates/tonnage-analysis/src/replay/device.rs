@@ -2,9 +2,9 @@
 //! The device a replay runs on: a simulated one, with three things added.
 //!
 //! * Segments that existed before the recording began belong to it already.
-//! * A pending free waits for an event of its own, which is done when the
-//!   recording says so; whoever waits for it, as a retry does, gets it at once.
-//! * Calls are counted, because they are what a setting costs.
+//! * A pending free waits for its own event, which is done when the
+//!   recording completes it; a retry, which waits for it, gets it at once.
+//! * Calls are counted, because they are the cost of a setting.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use tonnage_alloc::{
 
 use super::report::DriverCalls;
 
-/// Addresses start here unless the recording has segments of its own.
+/// Addresses start here unless the recording has its own segments.
 const BASE: u64 = 1 << 44;
 /// Half of it is for reservations, each of 9/8 of the device.
 const SPAN: u64 = 1 << 62;
 /// Streams that no program has: one for each slot whose free is pending.
 const FIRST_PENDING: u64 = u64::MAX - (u32::MAX as u64);
 
-/// What the device is like.
+/// The properties of the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceSpec {
     pub(crate) total: u64,
@@ -115,7 +115,7 @@ impl ReplayDevice {
     }
 
     /// Something delays the free of this slot from now on: answers with the stream that it waits for. Events of that
-    /// stream are done when [`Self::finish`] says so, whenever they were recorded.
+    /// stream are done at [`Self::finish`], whenever they were recorded.
     pub(crate) fn delay(&mut self, slot: u32) -> StreamId {
         let place = slot as usize;
         if place >= self.done.len() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a recording says about the allocator and the device it was made with.
+//! The allocator and the device that a recording was made with.
 
 use serde_json::Value;
 use tonnage_alloc::AddressOrder;
@@ -10,7 +10,7 @@ use tonnage_recording::{Meta, meta};
 use super::alloc::{Alloc, TorchConf};
 use super::requests::Requests;
 
-/// The allocator and the device of a recording, as far as it says.
+/// The allocator and the device of a recording, as far as it has them.
 #[derive(Clone, Debug)]
 pub(super) struct RecordedAs {
     /// Whether PyTorch's allocator made it, rather than a plan or another library.
@@ -19,9 +19,9 @@ pub(super) struct RecordedAs {
     pub(super) conf: String,
     /// The allocator that took the place of PyTorch's own, if one did.
     plugged: Option<String>,
-    /// The settings in force; `None` if it is no recording of PyTorch's own allocator.
+    /// The settings in force; `None` if it is not a recording of PyTorch's own allocator.
     pub(super) settings: Option<Settings>,
-    /// Whether the recording says what they are.
+    /// Whether the recording has them.
     pub(super) settings_known: bool,
     pub(super) version_text: String,
     pub(super) capacity: Option<u64>,
@@ -70,7 +70,7 @@ impl RecordedAs {
         }
     }
 
-    /// Whether tonnage's allocator made it: pages that it unmaps to map others are no call of `empty_cache`.
+    /// Whether tonnage's allocator made it: pages that it unmaps to map others are not a call of `empty_cache`.
     pub(super) fn moves_pages(&self) -> bool {
         self.plugged.as_deref() == Some(facts::TONNAGE)
     }
@@ -83,7 +83,7 @@ impl RecordedAs {
         let settings = self.settings.as_ref()?;
         Some(match settings.backend {
             Backend::CudaMallocAsync => Alloc::CudaMallocAsync,
-            // What is listed wins over the text, which may not even be one.
+            // A listed setting wins over the text, which may not even be one.
             Backend::Native => Alloc::Torch(Box::new(TorchConf {
                 text: self.conf.clone(),
                 settings: settings.clone(),
@@ -114,8 +114,11 @@ impl RecordedAs {
         let mut versions: Vec<Version> = Vec::new();
         for minor in (range.0.min(range.1)..=range.1).rev() {
             let version = Version(2, minor);
-            let rules = Rules::of(version);
-            if versions.iter().all(|known| Rules::of(*known) != rules) {
+            let rules = Rules::for_version(version);
+            if versions
+                .iter()
+                .all(|known| Rules::for_version(*known) != rules)
+            {
                 versions.push(version);
             }
         }
@@ -140,7 +143,7 @@ fn apply(settings: &mut Settings, listed: &serde_json::Map<String, Value>) {
         settings.expandable_segments = on;
     }
     if let Some(bytes) = listed.get("max_split_size").and_then(Value::as_i64) {
-        // -1 is no limit: the largest unsigned number.
+        // -1 means unlimited: the largest unsigned number.
         settings.max_split_size = bytes.cast_unsigned();
     }
     let threshold = listed.get("garbage_collection_threshold");

@@ -19,7 +19,7 @@ use super::track::Track;
 /// use tonnage_analysis::replay::{Alloc, Job, Options};
 /// use tonnage_recording::{Event, Kind, Trace};
 ///
-/// // A recording in which a program asks for 3 MB.
+/// // A recording in which a program requests 3 MB.
 /// let mut trace = Trace::new("example 1.0");
 /// trace.events.push(Event {
 ///     address: 0x7f00_0000_0000,
@@ -103,7 +103,7 @@ impl Job {
                     .push(Assumption::SharedDevice { processes });
             }
         }
-        // Stable, so that rank 0 speaks for equals.
+        // Stable, so that rank 0 stands for equals.
         tracks.sort_by_key(|track| std::cmp::Reverse(track.requests.peak_live));
         Ok(Self { tracks })
     }
@@ -113,7 +113,7 @@ impl Job {
         self.replay_watched(allocs, smallest, &|_, _| {})
     }
 
-    /// The same; `progress` is told how many replays are done, and how many there are.
+    /// The same; `progress` is called with how many replays are done, and how many there are.
     pub fn replay_watched(
         &self,
         allocs: &[Alloc],

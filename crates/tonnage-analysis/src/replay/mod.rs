@@ -15,7 +15,7 @@
 //! * `offline` is the placement that knows every lifetime in advance;
 //! * `timeline` and `runtime_plan` make a plan that tonnage's allocator can follow.
 //!
-//! PyTorch's allocator is exact; the others are approximations and say so in
+//! PyTorch's allocator is exact; the others are approximations and are marked as such in
 //! every result.
 
 mod alloc;
@@ -51,5 +51,5 @@ pub use runtime_plan::{PLAN_SCHEMA_VERSION, RuntimePlan, RuntimePlanError};
 
 pub(crate) use track::Track;
 
-/// A plan that tonnage's allocator can follow, and why a file is none.
+/// A plan that tonnage's allocator can follow, and why a file is not one.
 pub use tonnage_alloc::tonnage::{AllocatorPlan, PlanError as AllocatorPlanError};

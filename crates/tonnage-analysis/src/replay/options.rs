@@ -33,7 +33,7 @@ pub enum ReplayError {
     /// It shows no request for device memory.
     #[error("the recording shows no request for device memory")]
     NoRequests,
-    /// The device that is asked for is too small for its own context.
+    /// The requested device is too small for its own context.
     #[error("a context of {context} bytes does not fit on a device of {capacity} bytes")]
     NoRoom {
         /// Bytes of the context.

@@ -2,8 +2,8 @@
 //! Runs the requests of a recording through one allocator policy.
 //!
 //! PyTorch's and tonnage's own allocators are replayed event for event; the
-//! driver's stream-ordered pool and best fit with coalescing are approximations. [`Replaying`] is one of them with what a recording adds; the loop
-//! in [`run`] is all that a sweep repeats.
+//! driver's stream-ordered pool and best fit with coalescing are approximations. [`Replaying`] is one of them with what
+//! a recording adds; the loop in [`run`] is all that a sweep repeats.
 
 use std::collections::BTreeMap;
 
@@ -25,10 +25,10 @@ pub(crate) type Torch<S> = Replaying<Allocator<ReplayDevice, S>>;
 pub(crate) enum Refusal {
     /// There was not enough memory; so many bytes were free.
     OutOfMemory { free: u64 },
-    /// There was not enough memory for another library, which asked for so many bytes.
+    /// There was not enough memory for another library, which requested so many bytes.
     OthersOutOfMemory { requested: u64, free: u64 },
     /// torch is undefined from here on, or the device failed: nothing after
-    /// this says anything.
+    /// this is meaningful.
     Broken(String),
 }
 
@@ -120,7 +120,7 @@ impl<S: Sink> Torch<S> {
 
     fn make_pool(&mut self, pool: PoolId) -> Result<(), Refusal> {
         match self.policy.create_pool(pool) {
-            // Nobody can use it any more, says the allocator: a recording that
+            // The allocator reports that it is not in use any more: a recording that
             // contradicts itself. The request is then not placed.
             Ok(()) | Err(Error::Pool { .. }) => Ok(()),
             Err(error) => Err(error.into()),
@@ -182,7 +182,7 @@ impl<P: Policy<Device = ReplayDevice>> Replaying<P> {
             OpKind::Outside => self.set_outside(op.bytes)?,
             OpKind::Failed | OpKind::FailedLast => match self.alloc(lane, op.bytes) {
                 Ok(addr) => {
-                    // What the program would have done with it is in no recording.
+                    // The program's use of it is in no recording.
                     if addr != UNPLACED {
                         self.policy.free(DeviceAddr(addr))?;
                     }
@@ -196,7 +196,7 @@ impl<P: Policy<Device = ReplayDevice>> Replaying<P> {
         Ok(false)
     }
 
-    /// Others hold so many bytes from now on. What the allocator keeps in its cache it gives back to nobody but itself.
+    /// Others hold so many bytes from now on. Memory in the allocator's cache serves only the allocator.
     fn set_outside(&mut self, bytes: u64) -> Result<(), Refusal> {
         let device = self.policy.device_mut();
         let (requested, free) = (bytes.saturating_sub(device.outside()), device.free_bytes());

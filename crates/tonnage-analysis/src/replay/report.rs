@@ -46,7 +46,7 @@ pub enum Outcome {
         row: Option<u64>,
         /// Its number among the requests, from 1.
         request: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: u64,
         /// Bytes the device had free.
         free: u64,
@@ -57,12 +57,12 @@ pub enum Outcome {
         row: u64,
         /// How many requests the allocator had been given.
         request: u64,
-        /// Bytes that the other library asked for.
+        /// Bytes that the other library requested.
         requested: u64,
         /// Bytes the device had free.
         free: u64,
     },
-    /// Nothing after this row says anything about the allocator.
+    /// No row after this one describes the allocator.
     Undefined {
         /// The row, from 0.
         row: Option<u64>,
@@ -71,7 +71,7 @@ pub enum Outcome {
     },
 }
 
-/// What one allocator did with a recording.
+/// The actions of one allocator on a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -96,7 +96,7 @@ pub struct Replayed {
     pub largest_free_at_peak: Option<u64>,
     /// The row of that moment, from 0.
     pub peak_row: Option<u64>,
-    /// What it asked of the driver.
+    /// Its requests to the driver.
     pub driver: DriverCalls,
     /// How often everything cached was given back to serve a request.
     pub retries: u64,
@@ -106,7 +106,7 @@ pub struct Replayed {
     pub smallest: Option<Smallest>,
     /// How it compares with the recording, for the recorded setting.
     pub comparison: Option<Comparison>,
-    /// What tonnage's own allocator counted.
+    /// The counters of tonnage's own allocator.
     pub own: Option<OwnCounts>,
     /// Where PyTorch's behaviour is undefined or not known.
     pub undefined: Vec<String>,
@@ -119,7 +119,7 @@ impl Replayed {
     }
 }
 
-/// What tonnage's own allocator counted.
+/// The counters of tonnage's own allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -128,7 +128,7 @@ pub struct OwnCounts {
     pub misses: u64,
     /// Pages that were obtained.
     pub pages_created: u64,
-    /// Pages that were taken from where nobody used them to where they were needed.
+    /// Pages that were moved from unused places to where they were needed.
     pub pages_moved: u64,
     /// How far the recording was as planned, if there was a plan.
     pub plan: Option<PlanFollowed>,
@@ -141,11 +141,11 @@ pub struct OwnCounts {
 pub struct PlanFollowed {
     /// Requests.
     pub requests: u64,
-    /// Those that got a planned place.
+    /// Requests that got a planned place.
     pub hits: u64,
-    /// Those that the plan does not have.
+    /// Requests that the plan does not have.
     pub unknown: u64,
-    /// Those whose place was taken.
+    /// Requests whose place was taken.
     pub occupied: u64,
     /// Bytes the plan takes.
     pub height: u64,
@@ -162,7 +162,7 @@ pub struct Diverged {
     pub request: u64,
     /// The step it is in; 0 before the first.
     pub step: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// Whether the plan has a place for it and that was taken.
     pub occupied: bool,
@@ -190,9 +190,9 @@ pub struct Seen {
 pub struct Difference {
     /// Number of the row, from 0.
     pub row: u64,
-    /// What was recorded; `None` if the recording has nothing there.
+    /// The recorded action; `None` if the recording has nothing there.
     pub recorded: Option<Seen>,
-    /// What the replay did; `None` if it did nothing there.
+    /// The action of the replay; `None` if it did nothing there.
     pub replayed: Option<Seen>,
 }
 
@@ -241,18 +241,18 @@ pub struct Smallest {
     pub monotone: bool,
 }
 
-/// What was taken for granted.
+/// The assumptions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Assumption {
     /// The recording begins in the middle: so much was there already. Under the
     /// recorded setting its segments are taken over as they were, where `adopted`
-    /// says so; otherwise its blocks are requested first, by address.
+    /// is set; otherwise its blocks are requested first, by address.
     Start {
         /// Blocks.
         blocks: u64,
-        /// Bytes asked for in them.
+        /// Bytes requested in them.
         bytes: u64,
         /// Segments.
         segments: u64,
@@ -270,7 +270,7 @@ pub enum Assumption {
     NoContext,
     /// The release of torch is not known for certain.
     Torch {
-        /// What the recording says.
+        /// The figures of the recording.
         said: String,
         /// The minor number that was assumed.
         minor: u16,
@@ -287,7 +287,7 @@ pub enum Assumption {
         /// How many.
         calls: u64,
     },
-    /// Of so many blocks only the size is known, not the request.
+    /// The number of blocks of which only the size is known, not the request.
     SizesOnly {
         /// How many.
         blocks: u64,
@@ -328,9 +328,9 @@ pub struct TrackReport {
     pub capacity_known: bool,
     /// Bytes of the context.
     pub context: u64,
-    /// What was taken for granted.
+    /// The assumptions.
     pub assumptions: Vec<Assumption>,
-    /// What did not make sense and was passed over.
+    /// The rows that did not make sense and were passed over.
     pub gaps: Gaps,
     /// Each allocator's result.
     pub allocators: Vec<Replayed>,

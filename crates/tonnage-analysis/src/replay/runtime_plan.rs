@@ -52,7 +52,7 @@ pub struct RuntimePlan {
     pub peak_live: u64,
     /// Bytes the plan takes.
     pub height: u64,
-    /// What no plan of these blocks can be below.
+    /// The lower bound of every plan of these blocks.
     pub lower_bound: u64,
     /// Whether no plan of these blocks takes less.
     pub optimal: bool,
@@ -82,7 +82,7 @@ impl RuntimePlan {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RuntimePlanError {
-    /// The blocks are no planning problem.
+    /// The blocks are not a planning problem.
     #[error("the blocks cannot be planned")]
     Invalid(#[from] tonnage_plan::Invalid),
     /// The planner made a plan that is wrong.
@@ -103,7 +103,7 @@ impl Job {
     /// use tonnage_analysis::replay::{Alloc, Job, Options};
     /// use tonnage_recording::{Event, Kind, Trace};
     ///
-    /// // A recording in which a program asks for 3 MB.
+    /// // A recording in which a program requests 3 MB.
     /// let mut trace = Trace::new("example 1.0");
     /// trace.events.push(Event {
     ///     address: 0x7f00_0000_0000,
@@ -130,12 +130,12 @@ impl Job {
 
 impl Track {
     fn runtime_plan(&self, options: &Options<'_>) -> Result<RuntimePlan, RuntimePlanError> {
-        let timeline = Timeline::of(&self.requests, Order::Any);
+        let timeline = Timeline::from_requests(&self.requests, Order::Any);
         let arenas = Arenas::plan(&timeline.blocks, options)?;
         let (timeline, arenas) = if timeline.steps.len() < 2 || arenas.is_tight() {
             (timeline, arenas)
         } else {
-            let recorded = Timeline::of(&self.requests, Order::Recorded);
+            let recorded = Timeline::from_requests(&self.requests, Order::Recorded);
             let other = Arenas::plan(&recorded.blocks, options)?;
             if other.height < arenas.height {
                 (recorded, other)
@@ -158,7 +158,7 @@ impl Track {
         let mut steps: Vec<Vec<PlannedBlock>> = timeline.steps.iter().map(places).collect();
         let kinds = steps.len() as u64;
         if !timeline.marked && steps.len() > 1 {
-            // Who only counts requests takes two steps in turn for one.
+            // A counter of requests alone mistakes two steps in turn for one.
             steps = vec![steps.concat()];
         }
         let placed = |places: &[PlannedBlock]| {

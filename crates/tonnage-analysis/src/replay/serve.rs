@@ -89,7 +89,7 @@ impl Track {
 
     fn settings(&self, alloc: &Alloc) -> Settings {
         match alloc {
-            // What a recording lists wins over the text that stands in it.
+            // A listed setting wins over the text in the recording.
             Alloc::Torch(conf) if !self.is_recorded(alloc) => conf.settings().clone(),
             _ => self.recorded.settings.clone().unwrap_or_default(),
         }
@@ -101,13 +101,17 @@ impl Track {
         // Segments as they were belong to the recorded setting on a device that
         // holds them; a search compares settings and devices from the same start.
         let fits = |start: &Start| {
-            let held = start.held().iter().map(|(_, size)| size).sum::<u64>();
+            let held = start
+                .held_segments()
+                .iter()
+                .map(|(_, size)| size)
+                .sum::<u64>();
             recorded && closely && held.saturating_add(self.context) <= total
         };
         let adopted = self.adopted.clone().filter(fits);
         let start = adopted.unwrap_or_else(|| Start::requested(&self.requests));
         let begin = |addrs: &mut [u64]| {
-            let device = ReplayDevice::with(self.spec(total), &start.held());
+            let device = ReplayDevice::with(self.spec(total), &start.held_segments());
             Torch::new(device, settings.clone(), self.rules, (), &start, addrs)
         };
         self.serve(alloc, closely, begin, |_, _| {})
@@ -129,7 +133,7 @@ impl Track {
             _ => 0,
         };
         self.replay_other(alloc, total, closely, policy, |allocator, result| {
-            result.own = Some(OwnCounts::of(&allocator.statistics(), height));
+            result.own = Some(OwnCounts::from_statistics(&allocator.statistics(), height));
         })
     }
 
@@ -275,7 +279,7 @@ impl Track {
 }
 
 impl OwnCounts {
-    fn of(statistics: &tonnage::Statistics, height: u64) -> Self {
+    fn from_statistics(statistics: &tonnage::Statistics, height: u64) -> Self {
         let followed = |plan: tonnage::Followed| PlanFollowed {
             requests: plan.requests(),
             hits: plan.hits,

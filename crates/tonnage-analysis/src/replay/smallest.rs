@@ -5,7 +5,7 @@
 //! obtained afterwards may lie better than what was kept. So the answer is a
 //! size that was replayed and completes while the next smaller one does not,
 //! and sizes below it are tried as well, as many as the length of the recording
-//! allows; if one completes, the search goes on below it, and the answer says
+//! allows; if one completes, the search goes on below it, and the answer states
 //! that the question has no single boundary.
 
 use tonnage_alloc::GRANULARITY;
@@ -22,8 +22,8 @@ const REQUESTS: u64 = 4_000_000;
 const ROUNDS: u32 = 4;
 
 impl Track {
-    /// How much of the device what is not counted may take while every request is still served, with `taken` bytes
-    /// held by others; none if they are not served even without it. What is more than `enough` is not looked for.
+    /// How much of the device the overhead may take while every request is still served, with `taken` bytes
+    /// held by others; none if they are not served even without it. The search ends at `enough`.
     pub(crate) fn room(&self, alloc: &Alloc, taken: u64, enough: u64) -> Option<u64> {
         let total = self.capacity.saturating_sub(taken);
         let replayed = self.replay(alloc, total, false);
@@ -38,7 +38,7 @@ impl Track {
         if free >= enough {
             return Some(free);
         }
-        // What is cached is given back where it is needed.
+        // Cached memory is given back where it is needed.
         if self
             .replay(alloc, total.saturating_sub(enough), false)
             .completes()
@@ -50,7 +50,7 @@ impl Track {
     }
 
     /// The smallest device above one of `refused` bytes, on which the recording does not complete. There may be smaller
-    /// ones on which it does; but whoever has seen it fail asks for more.
+    /// ones on which it does; but after a failure the user requests more.
     pub(crate) fn smallest_above(&self, alloc: &Alloc, refused: u64) -> Option<u64> {
         let completes = |pieces: u64| self.replay(alloc, pieces * GRANULARITY, false).completes();
         let mut low = refused / GRANULARITY;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a replay begins: on an empty device, or with what a truncated recording began with.
 //!
-//! What existed before the first row follows from the rows and the final state
+//! The state before the first row follows from the rows and the final state
 //! (specification 14): a block that is freed without having been handed out was
 //! there, and so was one that is alive at the end and was never handed out.
 //! Under the recorded setting those segments are taken over as they were. Under
 //! any other setting they would never have come about like this, so their blocks
-//! are requested anew, by address, and the answer says so.
+//! are requested anew, by address, and the answer states it.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub(crate) enum Start {
 
 impl Start {
     /// The segments a device must hold already.
-    pub(crate) fn held(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn held_segments(&self) -> Vec<(u64, u64)> {
         match self {
             Self::Adopted(segments) => segments
                 .iter()
@@ -123,7 +123,7 @@ pub(crate) struct Learner {
 }
 
 impl Learner {
-    /// What is to be learnt; `None` if nothing is.
+    /// The observations of the start; `None` if there are none.
     pub(crate) fn new(requests: &Requests, settings: &Settings) -> Option<Self> {
         let mut learner = Self {
             gaps: BTreeMap::new(),

@@ -40,7 +40,7 @@ impl Hand {
         });
     }
 
-    fn put(&mut self, kind: Kind, address: u64, bytes: u64) -> &mut Self {
+    fn push_row(&mut self, kind: Kind, address: u64, bytes: u64) -> &mut Self {
         let mut event = Event::new(kind);
         event.address = address;
         event.pool = Some(Pool::default());
@@ -53,8 +53,8 @@ impl Hand {
     }
 
     fn free(&mut self, address: u64, bytes: u64) -> &mut Self {
-        self.put(Kind::FreeRequested, address, bytes);
-        self.put(Kind::FreeCompleted, address, bytes)
+        self.push_row(Kind::FreeRequested, address, bytes);
+        self.push_row(Kind::FreeCompleted, address, bytes)
     }
 
     fn load(&self, options: &Options) -> Result<Job, ReplayError> {
@@ -81,10 +81,10 @@ fn default_torch() -> Alloc {
 /// Two blocks of 30 MiB, one freed, then one of 50 MiB.
 fn simple() -> Hand {
     let mut hand = Hand::new();
-    hand.put(Kind::Alloc, 0x1000_0000, 30 * MIB);
-    hand.put(Kind::Alloc, 0x3000_0000, 30 * MIB);
+    hand.push_row(Kind::Alloc, 0x1000_0000, 30 * MIB);
+    hand.push_row(Kind::Alloc, 0x3000_0000, 30 * MIB);
     hand.free(0x1000_0000, 30 * MIB);
-    hand.put(Kind::Alloc, 0x5000_0000, 50 * MIB);
+    hand.push_row(Kind::Alloc, 0x5000_0000, 50 * MIB);
     hand
 }
 
@@ -142,8 +142,8 @@ fn a_recording_that_maps_memory_over_and_over_ends() {
     let mut hand = Hand::new();
     for row in 0..40 {
         for kind in [Kind::Alloc, Kind::FreeRequested, Kind::FreeCompleted] {
-            hand.put(kind, 0x1000_0000, 900 * MIB);
-            // What another stream cached does not serve this one, so it is unmapped.
+            hand.push_row(kind, 0x1000_0000, 900 * MIB);
+            // The cache of another stream does not serve this one, so it is unmapped.
             hand.0.events.last_mut().unwrap().stream = row % 2;
         }
     }
@@ -192,9 +192,9 @@ fn tune_says_when_memory_is_simply_short() {
 fn the_request_on_which_a_recording_ended_must_be_served_too() {
     use crate::tune::Advice;
     let mut hand = Hand::dry_run(100);
-    hand.put(Kind::Alloc, 0x1_0000_0000, 70 * MIB);
-    hand.put(Kind::Oom, 0, 40 * MIB);
-    // What the program frees while it dies does not make room for it.
+    hand.push_row(Kind::Alloc, 0x1_0000_0000, 70 * MIB);
+    hand.push_row(Kind::Oom, 0, 40 * MIB);
+    // Frees of the program while it dies do not make room for it.
     hand.free(0x1_0000_0000, 70 * MIB);
     let tuned = hand.job().tune(1, &|_, _| {});
     assert_eq!(tuned.advice, Advice::MemoryIsShort, "{tuned:?}");
@@ -208,23 +208,23 @@ fn another_setting_makes_it_fit_and_is_replayed() {
     let mut hand = Hand::dry_run(130);
     let at = |index: u64| 0x1_0000_0000 + index * 12 * MIB;
     for index in 0..10 {
-        hand.put(Kind::Alloc, at(index), 12 * MIB);
+        hand.push_row(Kind::Alloc, at(index), 12 * MIB);
     }
     for index in 0..9 {
         hand.free(at(index), 12 * MIB);
     }
-    hand.put(Kind::Alloc, at(20), 100 * MIB);
+    hand.push_row(Kind::Alloc, at(20), 100 * MIB);
     let tuned = hand.job().tune(1, &|_, _| {});
     assert_eq!(tuned.advice, Advice::KeepIt, "a retry suffices: {tuned:?}");
     // Every other block stays: nothing whole can be given back but single segments.
     let mut hand = Hand::dry_run(100);
     for index in 0..16 {
-        hand.put(Kind::Alloc, at(index), 5 * MIB);
+        hand.push_row(Kind::Alloc, at(index), 5 * MIB);
     }
     for index in (0..16).filter(|index| index % 4 != 0) {
         hand.free(at(index), 5 * MIB);
     }
-    hand.put(Kind::Alloc, at(30), 30 * MIB);
+    hand.push_row(Kind::Alloc, at(30), 30 * MIB);
     let tuned = hand.job().tune(1, &|_, _| {});
     assert_eq!(tuned.advice, Advice::MakesItFit, "{tuned:?}");
     let job = hand.job();
@@ -239,13 +239,13 @@ fn another_setting_makes_it_fit_and_is_replayed() {
 fn the_recorded_setting_is_reproduced_with_its_empty_cache() {
     let mut hand = Hand::dry_run(1000);
     let (first, second) = (0x1_0000_0000, 0x2_0000_0000);
-    hand.put(Kind::SegmentAlloc, first, 20 * MIB);
-    hand.put(Kind::Alloc, first, 5 * MIB);
+    hand.push_row(Kind::SegmentAlloc, first, 20 * MIB);
+    hand.push_row(Kind::Alloc, first, 5 * MIB);
     hand.free(first, 5 * MIB);
     // The program's own call: nothing failed.
-    hand.put(Kind::SegmentFree, first, 20 * MIB);
-    hand.put(Kind::SegmentAlloc, second, 20 * MIB);
-    hand.put(Kind::Alloc, second, 5 * MIB);
+    hand.push_row(Kind::SegmentFree, first, 20 * MIB);
+    hand.push_row(Kind::SegmentAlloc, second, 20 * MIB);
+    hand.push_row(Kind::Alloc, second, 5 * MIB);
     let report = hand.job().replay(&[Alloc::Recorded], false);
     let track = &report.tracks[0];
     let comparison = track.allocators[0].comparison.as_ref().unwrap();
@@ -257,7 +257,7 @@ fn the_recorded_setting_is_reproduced_with_its_empty_cache() {
             .contains(&Assumption::EmptyCache { calls: 1 })
     );
     // A difference is named.
-    hand.put(Kind::Alloc, second + 7 * MIB, 5 * MIB);
+    hand.push_row(Kind::Alloc, second + 7 * MIB, 5 * MIB);
     let report = hand.job().replay(&[Alloc::Recorded], false);
     let comparison = report.tracks[0].allocators[0].comparison.as_ref().unwrap();
     let difference = comparison.difference.as_ref().unwrap();
@@ -277,14 +277,14 @@ fn a_retry_is_told_from_an_empty_cache() {
     // 60 MiB: the second segment fits only after the first was given back.
     let mut hand = Hand::dry_run(60);
     let (first, second) = (0x1_0000_0000, 0x2_0000_0000);
-    hand.put(Kind::SegmentAlloc, first, 40 * MIB);
-    hand.put(Kind::Alloc, first, 40 * MIB);
+    hand.push_row(Kind::SegmentAlloc, first, 40 * MIB);
+    hand.push_row(Kind::Alloc, first, 40 * MIB);
     // Pending when the retry synchronises.
-    hand.put(Kind::FreeRequested, first, 40 * MIB);
-    hand.put(Kind::FreeCompleted, first, 40 * MIB);
-    hand.put(Kind::SegmentFree, first, 40 * MIB);
-    hand.put(Kind::SegmentAlloc, second, 50 * MIB);
-    hand.put(Kind::Alloc, second, 50 * MIB);
+    hand.push_row(Kind::FreeRequested, first, 40 * MIB);
+    hand.push_row(Kind::FreeCompleted, first, 40 * MIB);
+    hand.push_row(Kind::SegmentFree, first, 40 * MIB);
+    hand.push_row(Kind::SegmentAlloc, second, 50 * MIB);
+    hand.push_row(Kind::Alloc, second, 50 * MIB);
     let report = hand.job().replay(&[Alloc::Recorded], false);
     let result = &report.tracks[0].allocators[0];
     let comparison = result.comparison.as_ref().unwrap();
@@ -297,13 +297,13 @@ fn a_retry_is_told_from_an_empty_cache() {
 fn a_free_that_still_waits_at_the_end_does_not_complete() {
     let mut hand = Hand::dry_run(60);
     let first = 0x1_0000_0000;
-    hand.put(Kind::SegmentAlloc, first, 40 * MIB);
-    hand.put(Kind::Alloc, first, 40 * MIB);
+    hand.push_row(Kind::SegmentAlloc, first, 40 * MIB);
+    hand.push_row(Kind::Alloc, first, 40 * MIB);
     // It waited for another stream, which was done when the next request came: no row lies between.
-    hand.put(Kind::FreeRequested, first, 40 * MIB);
-    hand.put(Kind::FreeCompleted, first, 40 * MIB);
-    hand.put(Kind::Alloc, first, 40 * MIB);
-    hand.put(Kind::FreeRequested, first, 40 * MIB);
+    hand.push_row(Kind::FreeRequested, first, 40 * MIB);
+    hand.push_row(Kind::FreeCompleted, first, 40 * MIB);
+    hand.push_row(Kind::Alloc, first, 40 * MIB);
+    hand.push_row(Kind::FreeRequested, first, 40 * MIB);
     let report = hand.job().replay(&[Alloc::Recorded], false);
     let comparison = &report.tracks[0].allocators[0].comparison;
     assert!(comparison.as_ref().unwrap().exact(), "{comparison:?}");
@@ -312,11 +312,11 @@ fn a_free_that_still_waits_at_the_end_does_not_complete() {
 #[test]
 fn frees_that_wait_complete_where_the_recording_says_or_at_a_retry() {
     let mut hand = Hand::new();
-    hand.put(Kind::Alloc, 0x1000_0000, 30 * MIB);
-    hand.put(Kind::FreeRequested, 0x1000_0000, 30 * MIB);
-    hand.put(Kind::Alloc, 0x3000_0000, 30 * MIB);
-    hand.put(Kind::FreeCompleted, 0x1000_0000, 30 * MIB);
-    hand.put(Kind::Alloc, 0x5000_0000, 30 * MIB);
+    hand.push_row(Kind::Alloc, 0x1000_0000, 30 * MIB);
+    hand.push_row(Kind::FreeRequested, 0x1000_0000, 30 * MIB);
+    hand.push_row(Kind::Alloc, 0x3000_0000, 30 * MIB);
+    hand.push_row(Kind::FreeCompleted, 0x1000_0000, 30 * MIB);
+    hand.push_row(Kind::Alloc, 0x5000_0000, 30 * MIB);
     let ample = hand.job().replay(&[default_torch(), Alloc::Tonnage], false);
     for result in &ample.tracks[0].allocators {
         assert_eq!(result.peak_reserved, 60 * MIB, "{result:?}");
@@ -346,12 +346,12 @@ fn the_tonnage_allocator_serves_holes_that_do_not_touch() {
     let mut hand = Hand::new();
     let place = |number: u64| 0x1000_0000 + number * 64 * MIB;
     for number in 0..8 {
-        hand.put(Kind::Alloc, place(number), 30 * MIB);
+        hand.push_row(Kind::Alloc, place(number), 30 * MIB);
     }
     for number in [0, 2, 4, 6] {
         hand.free(place(number), 30 * MIB);
     }
-    hand.put(Kind::Alloc, place(8), 120 * MIB);
+    hand.push_row(Kind::Alloc, place(8), 120 * MIB);
     let job = hand.load(&on(240)).unwrap();
     let report = job.replay(&[Alloc::expandable(), Alloc::Tonnage], true);
     let results = &report.tracks[0].allocators;
@@ -368,9 +368,9 @@ fn a_truncated_recording_starts_from_what_it_had() {
     let mut hand = Hand::new();
     let base = 0x1_0000_0000;
     // 6 MiB at the start were there before; 2 MiB behind them are handed out now.
-    hand.put(Kind::Alloc, base + 6 * MIB, 2 * MIB);
+    hand.push_row(Kind::Alloc, base + 6 * MIB, 2 * MIB);
     hand.free(base, 6 * MIB - 100);
-    hand.put(Kind::Alloc, base, 3 * MIB);
+    hand.push_row(Kind::Alloc, base, 3 * MIB);
     let mut state = |kind: Kind, address: u64, bytes: u64, requested: u64, name: &str| {
         let name = hand.0.stacks.intern(name);
         let mut event = Event::new(kind);
@@ -420,13 +420,13 @@ fn a_truncated_recording_starts_from_what_it_had() {
 fn rows_of_a_killed_process_have_sizes_only() {
     let mut hand = Hand::dry_run(100);
     let base = 0x1_0000_0000;
-    hand.put(Kind::SegmentAlloc, base, 20 * MIB);
-    hand.put(Kind::Alloc, base, 5 * MIB - 100);
+    hand.push_row(Kind::SegmentAlloc, base, 20 * MIB);
+    hand.push_row(Kind::Alloc, base, 5 * MIB - 100);
     for (kind, address, size) in [
         (Kind::Alloc, base + 5 * MIB, 2 * MIB),
         (Kind::FreeRequested, base, 5 * MIB),
     ] {
-        hand.put(kind, address, 0);
+        hand.push_row(kind, address, 0);
         hand.0.events.last_mut().unwrap().size = size;
     }
     let report = hand.job().replay(&[Alloc::Recorded], false);
@@ -448,7 +448,7 @@ fn hostile_recordings_end_in_an_answer() {
         empty.load(&Options::default()),
         Err(ReplayError::NoRequests)
     ));
-    empty.put(Kind::Alloc, 5, 0);
+    empty.push_row(Kind::Alloc, 5, 0);
     assert!(matches!(
         empty.load(&Options::default()),
         Err(ReplayError::NoRequests)
@@ -497,7 +497,7 @@ fn hostile_recordings_end_in_an_answer() {
             "expandable",
         ];
         for _ in 0..40 {
-            hand.put(kinds[draw(kinds.len())], addresses[draw(5)], sizes[draw(7)]);
+            hand.push_row(kinds[draw(kinds.len())], addresses[draw(5)], sizes[draw(7)]);
             let texts = [states[draw(6)], states[draw(6)]].map(|text| hand.0.stacks.intern(text));
             let event = hand.0.events.last_mut().unwrap();
             event.pool = [
@@ -583,10 +583,10 @@ fn real_gpus_are_reproduced_event_for_event() {
 #[test]
 fn a_plan_stands_beside_the_allocators_and_needs_no_more_than_is_alive() {
     let mut hand = Hand::dry_run(100);
-    hand.put(Kind::Alloc, MIB, 10 * MIB);
-    hand.put(Kind::Alloc, 11 * MIB, 10 * MIB);
+    hand.push_row(Kind::Alloc, MIB, 10 * MIB);
+    hand.push_row(Kind::Alloc, 11 * MIB, 10 * MIB);
     hand.free(MIB, 10 * MIB);
-    hand.put(Kind::Alloc, 31 * MIB, 20 * MIB);
+    hand.push_row(Kind::Alloc, 31 * MIB, 20 * MIB);
     let job = hand.job();
     let report = job.replay(&[Alloc::Plan, Alloc::Bfc], true);
     let plan = &report.tracks[0].allocators[0];
@@ -628,7 +628,7 @@ fn a_changed_program_is_served_with_its_other_lifetimes() {
     // It goes and comes back, and keeps the segment in which it then lies from being given back.
     let back = vec![(1, 2, 30 * MIB), (4, u32::MAX, 10 * MIB)];
     assert_eq!(replayed(&[(1, back)], 0), (false, 60));
-    // What others hold is not there for it.
+    // The memory of others is missing for it.
     assert_eq!(replayed(&[(1, vec![])], 30), (false, 30));
     assert!(job.changed((1, 0), &Changes::new()).is_none());
 }
@@ -636,13 +636,13 @@ fn a_changed_program_is_served_with_its_other_lifetimes() {
 #[test]
 fn what_another_library_takes_must_fit_beside_the_cache() {
     let mut hand = Hand::new();
-    hand.put(Kind::DriverMalloc, 0x1000_0000, 30 * MIB);
-    hand.put(Kind::SegmentAlloc, 0x1000_0000, 30 * MIB);
-    hand.put(Kind::Alloc, 0x1000_0000, 30 * MIB);
+    hand.push_row(Kind::DriverMalloc, 0x1000_0000, 30 * MIB);
+    hand.push_row(Kind::SegmentAlloc, 0x1000_0000, 30 * MIB);
+    hand.push_row(Kind::Alloc, 0x1000_0000, 30 * MIB);
     hand.free(0x1000_0000, 30 * MIB);
-    // It comes and goes while PyTorch asks for nothing, and gives back nothing that it keeps.
-    hand.put(Kind::DriverMalloc, 0x7000_0000, 40 * MIB);
-    hand.put(Kind::DriverFree, 0x7000_0000, 40 * MIB);
+    // It comes and goes while PyTorch requests nothing, and gives back nothing that it keeps.
+    hand.push_row(Kind::DriverMalloc, 0x7000_0000, 40 * MIB);
+    hand.push_row(Kind::DriverFree, 0x7000_0000, 40 * MIB);
     let on_60 = hand.load(&on(60)).unwrap();
     let report = on_60.replay(&[default_torch()], true);
     let result = &report.tracks[0].allocators[0];
@@ -658,16 +658,16 @@ fn what_another_library_takes_must_fit_beside_the_cache() {
     assert_eq!(result.smallest.unwrap().bytes, 70 * MIB);
     // Rows are in order, also where a free comes between the two.
     let mut between = Hand::new();
-    between.put(Kind::Alloc, 0x1000_0000, 30 * MIB);
-    between.put(Kind::DriverMalloc, 0x7000_0000, 40 * MIB);
+    between.push_row(Kind::Alloc, 0x1000_0000, 30 * MIB);
+    between.push_row(Kind::DriverMalloc, 0x7000_0000, 40 * MIB);
     between.free(0x1000_0000, 30 * MIB);
-    between.put(Kind::DriverFree, 0x7000_0000, 40 * MIB);
+    between.push_row(Kind::DriverFree, 0x7000_0000, 40 * MIB);
     assert!(between.job().tracks[0].requests.rows.is_sorted());
     // The same at the end of the recording, and before a request that needs no new segment.
     hand.0.events.truncate(6);
     for more in [false, true] {
         if more {
-            hand.put(Kind::Alloc, 0x1000_0000, 30 * MIB);
+            hand.push_row(Kind::Alloc, 0x1000_0000, 30 * MIB);
         }
         let report = hand.job().replay(&[default_torch()], true);
         let smallest = report.tracks[0].allocators[0].smallest;
@@ -707,11 +707,11 @@ fn a_device_above_one_that_is_too_small_is_not_below_it() {
     // Two large ones come and go. Where both stay in the cache, the small ones that follow lie in both of them, and
     // the last does not fit in between; where the first was given back, they lie in the second.
     for size in [20, 24] {
-        hand.put(Kind::Alloc, size << 32, size * MIB);
+        hand.push_row(Kind::Alloc, size << 32, size * MIB);
         hand.free(size << 32, size * MIB);
     }
     for (number, size) in [(1, 12), (2, 14), (3, 12)] {
-        hand.put(Kind::Alloc, number << 40, size * MIB);
+        hand.push_row(Kind::Alloc, number << 40, size * MIB);
     }
     let job = hand.job();
     let track = &job.tracks[0];
@@ -744,7 +744,7 @@ fn training(steps: u64, marked: bool) -> Hand {
     let mut place = 0x1000_0000;
     let mut made = |hand: &mut Hand, bytes: u64| {
         place += 256 * MIB;
-        hand.put(Kind::Alloc, place, bytes);
+        hand.push_row(Kind::Alloc, place, bytes);
         (place, bytes)
     };
     let free = |hand: &mut Hand, block: Option<(u64, u64)>| {
@@ -803,14 +803,14 @@ fn a_plan_of_few_steps_serves_many() {
 fn a_program_whose_memory_grows_is_not_planned() {
     // Each pass keeps its outputs, as a list of losses with their graphs does.
     let mut hand = Hand::new();
-    hand.put(Kind::Alloc, 0x1000_0000, 64 * MIB);
+    hand.push_row(Kind::Alloc, 0x1000_0000, 64 * MIB);
     for pass in 1..=4_u64 {
         for layer in 1..=8_u64 {
-            hand.put(Kind::Alloc, (pass << 40) + (layer << 32), 256 * MIB);
+            hand.push_row(Kind::Alloc, (pass << 40) + (layer << 32), 256 * MIB);
         }
-        hand.put(Kind::Alloc, (pass << 40) + (9 << 32), 512);
+        hand.push_row(Kind::Alloc, (pass << 40) + (9 << 32), 512);
         let scratch = (pass << 40) + (10 << 32);
-        hand.put(Kind::Alloc, scratch, 32 * MIB);
+        hand.push_row(Kind::Alloc, scratch, 32 * MIB);
         hand.free(scratch, 32 * MIB);
     }
     let made = hand.job().runtime_plan(&tonnage_plan::Options::default());

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The requests of a recording as the blocks of a program that repeats.
 //!
-//! A recording begins with what happens once, up to the end of its first step,
-//! and goes on with steps. Steps that ask for the same blocks in the same order
+//! A recording begins with events that happen once, up to the end of its first step,
+//! and goes on with steps. Steps that request the same blocks in the same order
 //! are of one kind, and one of them stands for all. The time line that is planned
 //! is the beginning and then one step of each kind; after the last kind comes the
 //! first again.
 //!
 //! Most programs have blocks that outlive their step, such as gradients. One that
-//! ends before the next step asks for its like keeps one place in all steps, which
+//! ends before the next step requests its like keeps one place in all steps, which
 //! is free in between. One that ends later, such as an output that is overwritten,
 //! needs two places in turn, so a single kind of step is then planned twice.
 //!
@@ -25,11 +25,11 @@ use tonnage_alloc::{StreamId, round_up};
 use super::requests::{Lane, OpKind, Requests};
 use crate::plan::repeated;
 
-/// What every block starts at a multiple of.
+/// The alignment of the start of every block.
 const GRANULE: u64 = 512;
 /// Kinds of steps that are planned; of more the last ones.
 const KINDS: usize = 64;
-/// Streams and pools that are told apart.
+/// Streams and pools that are distinguished.
 const LANES: usize = 64;
 
 /// Which orders of the kinds of steps a plan holds for.
@@ -41,13 +41,13 @@ pub(super) enum Order {
     Recorded,
 }
 
-/// A block that the recording asks for.
+/// A block that the recording requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) size: u64,
     /// Number of stream and pool, by the order of their first requests.
     pub(super) lane: u16,
-    /// The operation that asks for it; before the first for blocks that were there from the start.
+    /// The operation that requests it; before the first for blocks that were there from the start.
     start: i64,
     /// The operation that ends it, if one does.
     end: Option<i64>,
@@ -98,7 +98,7 @@ pub(super) struct Timeline {
     pub(super) once: Part,
     pub(super) steps: Vec<Part>,
     pub(super) blocks: Vec<Block>,
-    /// How many steps the recording has, and whether the program itself says where they begin.
+    /// How many steps the recording has, and whether the program itself marks where they begin.
     pub(super) recorded_steps: usize,
     pub(super) marked: bool,
     /// Whether there is one kind of step, planned twice.
@@ -111,10 +111,10 @@ pub(super) struct Timeline {
     end: i64,
 }
 
-/// What a block that outlives its step is known by: size, lane, and its order among equals.
+/// The key of a block that outlives its step: size, lane, and its order among equals.
 type Name = (u64, u16, usize);
 
-/// A block that outlives its part: its number, when it is asked for, and how long it stays in the next one.
+/// A block that outlives its part: its number, when it is requested, and how long it stays in the next one.
 #[derive(Clone, Copy, Debug)]
 struct Crossing {
     request: usize,
@@ -123,7 +123,7 @@ struct Crossing {
 }
 
 impl Timeline {
-    pub(super) fn of(requests: &Requests, order: Order) -> Self {
+    pub(super) fn from_requests(requests: &Requests, order: Order) -> Self {
         let mut timeline = Self::default();
         timeline.read(requests);
         timeline.end = requests.ops.len() as i64;
@@ -288,7 +288,7 @@ impl Timeline {
             list: Vec::new(),
         };
         let parts = || std::iter::once(&self.once).chain(&self.steps);
-        // Those that outlive their part, by name: the part, and how they do.
+        // Blocks that outlive their part, by name: the part, and how they do.
         let mut crossing: BTreeMap<Name, Vec<(usize, Crossing)>> = BTreeMap::new();
         for (number, part) in parts().enumerate() {
             for (name, one) in self.crossings(part) {
@@ -311,7 +311,7 @@ impl Timeline {
                 let start = part.at(asked.start);
                 let times = match asked.end.filter(|&end| end < part.recorded.end) {
                     Some(end) => start..part.at(end),
-                    // It lives as long as anybody can see.
+                    // It lives to the end of the recording.
                     None if number == 0 => start..end,
                     None if asked.end.is_none() => self.once.until()..end,
                     // It ends several steps later.
@@ -357,7 +357,7 @@ impl Timeline {
         let asked = &self.asked[ones[0].1.request];
         debug_assert_eq!((asked.size, asked.lane), (name.0, name.1));
         if at_one_place && !ones.iter().any(overtaken) {
-            // The same place in every part: the last one is gone before the next one is asked for.
+            // The same place in every part: the last one is gone before the next one is requested.
             let mut times: Vec<Range<i64>> = Vec::new();
             for &(number, one) in ones {
                 times.push(part(number).at(one.start)..part(number).until());
@@ -412,19 +412,19 @@ impl Timeline {
 }
 
 impl Asked {
-    /// Whether its lane is one of those that the allocator tells apart.
+    /// Whether its lane is one of those that the allocator distinguishes.
     pub(super) fn is_told_apart(&self) -> bool {
         (self.lane as usize) < LANES
     }
 
-    /// What is compared to find what repeats.
+    /// The key that is compared to find repeats.
     fn site(&self) -> u64 {
         self.size * LANES as u64 + u64::from(self.lane)
     }
 }
 
 impl Crossing {
-    /// Whether it is still there when the next step asks for its like.
+    /// Whether it is still there when the next step requests its like.
     fn overtakes(&self, step: &Part) -> bool {
         self.start - step.recorded.start < self.stays
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One process on one device: what its recording says, what has to be assumed, and whether a replay reproduces it.
+//! One process on one device: its recording, the assumptions, and whether a replay reproduces it.
 
 use std::io::{self, Read};
 
@@ -17,7 +17,7 @@ use super::report::{Assumption, Comparison};
 use super::requests::{OpKind, Requests};
 use super::start::{Learner, Start};
 
-/// A device with more memory than anyone asks for, where the real one is not known.
+/// A device with more memory than any program requests, where the real one is not known.
 const AMPLE: u64 = 1 << 40;
 /// The largest device that is simulated: absurd requests must not map absurdly many pages.
 pub(super) const LARGEST: u64 = 1 << 42;
@@ -56,7 +56,7 @@ impl Track {
         } else {
             recorded.context.unwrap_or(0)
         };
-        // What the recording was made on, to reproduce it.
+        // The device and settings of the recording, to reproduce it.
         let was = recorded.capacity.or_else(|| {
             let available = requests.available?;
             Some(available.saturating_add(recorded_context))
@@ -79,7 +79,7 @@ impl Track {
         let mut track = Self {
             rank: meta::find(facts, process, meta::PROCESS_RANK).and_then(|rank| rank.parse().ok()),
             version: None,
-            rules: Rules::of(versions[0]),
+            rules: Rules::for_version(versions[0]),
             order: recorded.orders(&requests)[0],
             capacity: 0,
             capacity_known: true,
@@ -143,7 +143,7 @@ impl Track {
                 }
                 let mut requests = self.requests.clone();
                 let spec = DeviceSpec { order, ..spec };
-                let rules = Rules::of(version);
+                let rules = Rules::for_version(version);
                 let found = self.compare(open, &mut requests, &settings, rules, spec)?;
                 let better = best
                     .as_ref()
@@ -163,7 +163,7 @@ impl Track {
         if let Some((requests, comparison, version, order)) = best {
             self.requests = requests;
             self.comparison = Some(comparison);
-            self.rules = Rules::of(version);
+            self.rules = Rules::for_version(version);
             self.order = order;
             return Ok(version);
         }
@@ -188,7 +188,7 @@ impl Track {
     ) -> Result<Comparison, ReplayError> {
         let start = self.adopted.clone();
         let start = start.unwrap_or_else(|| Start::requested(requests));
-        let held = start.held();
+        let held = start.held_segments();
         let mut addrs = vec![UNPLACED; requests.slots as usize];
         let device = ReplayDevice::with(spec, &held);
         let made = Torch::new(
@@ -206,7 +206,7 @@ impl Track {
                 ..Comparison::default()
             });
         };
-        // What the start told is not in the recording.
+        // The observations of the start are not in the recording.
         policy.policy.sink_mut().clear();
         let key = (requests.process, requests.device);
         let mut check = Check::new(requests, policy, addrs, &held);
@@ -309,7 +309,7 @@ impl Track {
     }
 }
 
-/// How many pages a replay may map. A few rows can ask for terabytes in turn, and
+/// How many pages a replay may map. A few rows can request terabytes in turn, and
 /// a search replays them hundreds of times; no program that ran comes near.
 fn max_pages(requests: &Requests) -> u64 {
     (1 << 20) + 64 * requests.allocs

@@ -6,17 +6,17 @@ use tonnage_recording::Meta;
 
 use tonnage_recording::facts;
 
-/// What a user of a device does that cannot be followed.
+/// The activity of a user of a device that cannot be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ForeignUse {
-    /// It has a CUDA runtime of its own, linked statically as a rule, whose calls fail.
+    /// It has its own CUDA runtime, linked statically as a rule, whose calls fail.
     Runtime,
     /// It takes most of a device when it starts and divides it itself.
     Memory,
-    /// It looks for GPUs in a way of its own, finds none and computes on the CPU.
+    /// It looks for GPUs in its own way, finds none and computes on the CPU.
     Cpu,
 }
 
@@ -29,7 +29,7 @@ pub struct Foreign {
     pub name: String,
     /// The file whose calls showed it.
     pub library: String,
-    /// What it does.
+    /// The activity.
     pub how: ForeignUse,
 }
 
@@ -38,7 +38,7 @@ impl Foreign {
     pub fn why(&self) -> &'static str {
         match self.how {
             ForeignUse::Runtime => {
-                "it has a CUDA runtime of its own, linked statically as a rule, \
+                "it has its own CUDA runtime, linked statically as a rule, \
                  and the calls of such a one fail in a dry run"
             }
             ForeignUse::Memory => {
@@ -46,12 +46,12 @@ impl Foreign {
                  so what it needs cannot be seen from outside"
             }
             ForeignUse::Cpu => {
-                "it looks for GPUs in a way of its own, finds none in a dry run and computes on the CPU"
+                "it looks for GPUs in its own way, finds none in a dry run and computes on the CPU"
             }
         }
     }
 
-    /// Those that a recording names.
+    /// Users that a recording names.
     pub(crate) fn all(facts: &[Meta]) -> Vec<Self> {
         let told = facts.iter().filter(|fact| fact.name == facts::FOREIGN);
         told.filter_map(|fact| serde_json::from_str(&fact.text).ok())

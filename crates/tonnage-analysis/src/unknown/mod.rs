@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a recording cannot say, in the same sentences in every answer about it.
+//! Facts that a recording does not contain, in the same sentences in every answer about it.
 //!
-//! Four sources: what the recorder wrote down as not known; limitations, which have codes; the sizes that a library would have told on a GPU,
-//! which the functions that are not modelled show; and users of a device that a dry run cannot follow. An answer adds
-//! what only it cannot say.
+//! Four sources: the notes of the recorder; limitations, which have codes; the sizes that a library would have reported
+//! on a GPU, which the functions that are not modelled show; and users of a device that a dry run cannot follow. An
+//! answer adds its own.
 
 mod failures;
 mod foreign;
@@ -27,15 +27,15 @@ pub use values::{ToldValues, UnknownValues};
 /// Most sentences that are kept; no recorder writes so many.
 const MOST: usize = 1 << 16;
 
-/// What a recording with these facts and calls cannot say, each sentence once; sizes first, because figures rest on
-/// them.
+/// The facts that a recording with these facts and calls does not contain, each sentence once; sizes first, because
+/// figures rest on them.
 ///
 /// ```
 /// use tonnage_analysis::unknown;
 /// use tonnage_analysis::unmodelled::UnmodelledCalls;
 /// use tonnage_recording::{Event, Kind, Trace};
 ///
-/// // A program that asked cuDNN how much a recurrent network reserves.
+/// // A program that queried from cuDNN how much a recurrent network reserves.
 /// let mut trace = Trace::new("example 1.0");
 /// let name = trace.stacks.intern("cudnnGetRNNTempSpaceSizes");
 /// trace.events.push(Event { size: 1, name: Some(name), ..Event::new(Kind::Unmodelled) });
@@ -51,14 +51,14 @@ pub fn sentences(facts: &[Meta], calls: &UnmodelledCalls) -> Vec<String> {
     let mut sentences = calls.unknown_sizes();
     sentences.extend(Limitation::all(facts).iter().map(Limitation::sentence));
     sentences.extend(lag(facts).map(lag_said));
-    sentences.extend(told(facts));
+    sentences.extend(list_unknowns(facts));
     let what = |user: &Foreign| format!("what {} does with the GPU: {}", user.name, user.why());
     sentences.extend(Foreign::all(facts).iter().map(what));
     sentences
 }
 
-/// Whether blocks of a recording have sizes that are assumed: a library would have told them on a GPU, they depend on
-/// values that were not computed, or a limitation affects them.
+/// Whether blocks of a recording have sizes that are assumed: a library would have reported them on a GPU, they depend
+/// on values that were not computed, or a limitation affects them.
 pub fn is_assumed(facts: &[Meta], calls: &UnmodelledCalls) -> bool {
     let by_value = UnknownValues::all(facts).is_some_and(|values| values.sizes > 0);
     let limited = Limitation::all(facts).iter().any(|one| one.affects_figures);
@@ -84,8 +84,8 @@ fn lag_said(launches: u64) -> String {
     format!("{what}: here streams are up to {launches} launches behind, as was assumed")
 }
 
-/// What the facts of a recording say is not known, each sentence once.
-pub fn told(facts: &[Meta]) -> Vec<String> {
+/// The unknowns that the facts of a recording list, each sentence once.
+pub fn list_unknowns(facts: &[Meta]) -> Vec<String> {
     let prefix = format!("{}.", meta::UNKNOWN);
     let of = |fact: &&Meta| fact.name.starts_with(&prefix);
     let mut said = BTreeSet::new();

@@ -13,7 +13,7 @@ use crate::holdings::Place;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct UnknownValues {
-    /// Reads that the program decides by: they reach a condition, a loop or a slice.
+    /// Reads that the program branches on: they reach a condition, a loop or a slice.
     pub decisions: u64,
     /// Where the first of them is.
     pub first_decision: Option<Place>,
@@ -39,11 +39,11 @@ pub struct UnknownValues {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct ToldValues {
-    /// Reads of them: file, line, function, whether the script decides by it, how often.
+    /// Reads of them: file, line, function, whether the script branches on it, how often.
     pub reads: Vec<(String, u64, String, bool, u64)>,
     /// Results whose size depends on them: file, line, function, how many.
     pub sizes: Vec<(String, u64, String, u64)>,
-    /// Where each of these sizes comes from: `mask`, `drawn`, `absent` or `count`. Older recordings do not tell.
+    /// Where each of these sizes comes from: `mask`, `drawn`, `absent` or `count`. Older recordings do not record it.
     #[serde(default)]
     pub sized_by: Vec<String>,
     /// The part of a mask, in percent, that is taken to be true.
@@ -51,14 +51,14 @@ pub struct ToldValues {
 }
 
 impl UnknownValues {
-    /// The sums over what processes tell.
+    /// The sums over the notes of processes.
     ///
     /// ```
     /// use tonnage_analysis::unknown::{ToldValues, UnknownValues};
     ///
-    /// let mut told = ToldValues::default();
-    /// told.reads.push(("train.py".into(), 31, "main".into(), true, 12));
-    /// let sums = UnknownValues::sum([told]);
+    /// let mut values = ToldValues::default();
+    /// values.reads.push(("train.py".into(), 31, "main".into(), true, 12));
+    /// let sums = UnknownValues::sum([values]);
     /// assert_eq!((sums.decisions, sums.reads), (12, 0));
     /// assert_eq!(sums.first_decision.unwrap().line, 31);
     /// ```
@@ -81,7 +81,11 @@ impl UnknownValues {
             }
             for (index, (file, line, function, count)) in told.sizes.into_iter().enumerate() {
                 all.sizes = all.sizes.saturating_add(count);
-                match told.sized_by.get(index).map_or(SizedBy::Mask, SizedBy::of) {
+                match told
+                    .sized_by
+                    .get(index)
+                    .map_or(SizedBy::Mask, SizedBy::parse_name)
+                {
                     SizedBy::Mask => {
                         all.sizes_by_mask = all.sizes_by_mask.saturating_add(count);
                     }
@@ -101,7 +105,7 @@ impl UnknownValues {
         all
     }
 
-    /// What the sizes of results rest on that depend on such values: the end of a sentence that names them.
+    /// The origin of the sizes of results that depend on such values: the end of a sentence that names them.
     pub fn assumption(&self) -> String {
         let told = self.sizes_by_mask.saturating_add(self.sizes_drawn);
         let told = told.saturating_add(self.sizes_absent);
@@ -113,7 +117,7 @@ impl UnknownValues {
         ];
         let there: Vec<_> = parts.into_iter().filter(|&(count, _)| count > 0).collect();
         let said = there.iter().map(|&(count, by)| {
-            let said = by.said(self.assumed_mask);
+            let said = by.describe_origin(self.assumed_mask);
             if there.len() == 1 {
                 said
             } else {
@@ -140,12 +144,12 @@ pub(crate) enum SizedBy {
     Drawn,
     /// Integers from ranks that were not run.
     Absent,
-    /// A count that an operator asked for.
+    /// A count that an operator requested.
     Count,
 }
 
 impl SizedBy {
-    pub(crate) fn of(name: impl AsRef<str>) -> Self {
+    pub(crate) fn parse_name(name: impl AsRef<str>) -> Self {
         match name.as_ref() {
             "drawn" => Self::Drawn,
             "absent" => Self::Absent,
@@ -154,8 +158,8 @@ impl SizedBy {
         }
     }
 
-    /// What is said of it, if this part of an unknown mask, in percent, was taken to be true.
-    pub(crate) fn said(self, assumed_mask: u8) -> String {
+    /// Its description, if this part of an unknown mask, in percent, was taken to be true.
+    pub(crate) fn describe_origin(self, assumed_mask: u8) -> String {
         match self {
             Self::Mask => {
                 format!("an unknown mask is taken to select {assumed_mask} % of its elements")

@@ -6,7 +6,7 @@ use tonnage_recording::facts;
 
 use super::Facts;
 
-/// What became of a change that was to be made to the program.
+/// The outcome of a change that was to be made to the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -41,11 +41,11 @@ pub struct Edit {
     pub line: u64,
     /// The line as it is.
     pub old: String,
-    /// What stands in its place; may be several lines.
+    /// The replacement; may be several lines.
     pub new: String,
 }
 
-/// The changes over all processes, each once: as the first process tells it that made it, else as the first does.
+/// The changes over all processes, each once: from the first process that made it, else from the first.
 pub(super) fn find(facts: &Facts<'_>) -> Vec<ProgramChange> {
     let told = facts.all.iter().filter(|fact| fact.name == facts::CHANGE);
     let mut changes: Vec<ProgramChange> = Vec::new();

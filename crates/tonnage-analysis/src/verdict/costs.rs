@@ -8,7 +8,7 @@ use tonnage_recording::facts;
 
 use super::Facts;
 
-/// What the GPU had to do.
+/// The work of the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -51,7 +51,7 @@ impl Cost {
     }
 
     /// The counts in the order in which the stand-in has them.
-    fn of(counts: &[u64]) -> Self {
+    fn from_counts(counts: &[u64]) -> Self {
         let count = |index: usize| counts.get(index).copied().unwrap_or(0);
         Self {
             flops_8: count(11),
@@ -88,7 +88,7 @@ impl Cost {
     }
 }
 
-/// What a program had the GPU do, in all and for each step of an optimizer.
+/// The work that a program gave the GPU, in all and for each step of an optimizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -98,8 +98,8 @@ pub struct Costs {
     pub total: Cost,
     /// Steps of optimizers, of the process with most.
     pub steps: u64,
-    /// Of one step, with the passes before it: the mean from the end of the first step to the end of the last that was
-    /// noted. None if there were fewer than two steps.
+    /// The work of one step, with the passes before it: the mean from the end of the first step to the end of the
+    /// last that was noted. Absent if there were fewer than two steps.
     pub per_step: Option<Cost>,
 }
 
@@ -114,20 +114,20 @@ pub struct ToldCosts {
 }
 
 impl Costs {
-    /// From what a process told after steps and at the end; none if it told nothing.
+    /// The sums of the notes that a process wrote after steps and at the end; none if it wrote none.
     ///
     /// ```
     /// use tonnage_analysis::verdict::{Costs, ToldCosts};
     ///
-    /// let mut told = [ToldCosts::default(), ToldCosts::default(), ToldCosts::default()];
-    /// (told[0].steps, told[0].counts) = (1, vec![500]);
-    /// (told[1].steps, told[1].counts) = (2, vec![800]);
-    /// // At the end there was an evaluation, which belongs to no step.
-    /// (told[2].steps, told[2].counts) = (2, vec![900]);
-    /// let costs = Costs::told(&told).unwrap();
+    /// let mut notes = [ToldCosts::default(), ToldCosts::default(), ToldCosts::default()];
+    /// (notes[0].steps, notes[0].counts) = (1, vec![500]);
+    /// (notes[1].steps, notes[1].counts) = (2, vec![800]);
+    /// // At the end there was an evaluation, which does not belong to a step.
+    /// (notes[2].steps, notes[2].counts) = (2, vec![900]);
+    /// let costs = Costs::from_notes(&notes).unwrap();
     /// assert_eq!((costs.total.flops_16, costs.per_step.unwrap().flops_16), (900, 300));
     /// ```
-    pub fn told(told: &[ToldCosts]) -> Option<Self> {
+    pub fn from_notes(told: &[ToldCosts]) -> Option<Self> {
         let last = told.last()?;
         let first = told.iter().find(|one| one.steps == 1);
         // The first note after a step, without what came between it and the next.
@@ -139,12 +139,12 @@ impl Costs {
                 .steps
                 .checked_sub(first.steps)
                 .filter(|&steps| steps > 0)?;
-            let between =
-                Cost::of(&end.counts).combine(Cost::of(&first.counts), u64::saturating_sub);
+            let between = Cost::from_counts(&end.counts)
+                .combine(Cost::from_counts(&first.counts), u64::saturating_sub);
             Some(between.combine(between, |amount, _| amount / steps))
         });
         Some(Self {
-            total: Cost::of(&last.counts),
+            total: Cost::from_counts(&last.counts),
             steps: last.steps,
             per_step,
         })

@@ -27,7 +27,7 @@ pub enum WaitsBecause {
     Behind,
 }
 
-/// What another rank called.
+/// The call of another rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -43,11 +43,11 @@ pub struct Called {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Deadlock {
-    /// Number of the process that says so: that of the rank, or of another one of the same circle.
+    /// Number of the process that reports it: that of the rank, or of another one of the same circle.
     pub process: u32,
     /// The rank that waits.
     pub rank: i64,
-    /// What it called: `all_reduce`, `recv`, …
+    /// The call: `all_reduce`, `recv`, …
     pub operation: String,
     /// The how many-th of its kind that is, from 1: of all operations of the communicator, or of the messages between
     /// two ranks.
@@ -62,15 +62,15 @@ pub struct Deadlock {
     pub waits_for: i64,
     /// Why that does not come.
     pub because: WaitsBecause,
-    /// What the other rank called instead, if that is why.
+    /// The call of the other rank instead, if that is why.
     pub instead: Option<Called>,
     /// The other rank's side of it, if its GPU waits in something else first.
     pub called: Option<Called>,
-    /// What that is.
+    /// The cause.
     pub behind: Option<Called>,
 }
 
-/// What a process says of it.
+/// The report of a process about it.
 #[derive(Deserialize)]
 struct Told {
     rank: i64,
@@ -102,7 +102,7 @@ fn place(file: String, line: u64) -> Option<Place> {
     })
 }
 
-/// Those that a recording names, by rank.
+/// The deadlocks that a recording names, by rank.
 pub(super) fn find(facts: &[Meta]) -> Vec<Deadlock> {
     let told = facts.iter().filter(|fact| fact.name == facts::DEADLOCK);
     let mut found: Vec<Deadlock> = told
@@ -125,7 +125,7 @@ pub(super) fn find(facts: &[Meta]) -> Vec<Deadlock> {
         })
         .collect();
     found.sort_by_key(|deadlock| (deadlock.rank, deadlock.process));
-    // Each rank of a circle tells of all, and one that had not looked waits in something later.
+    // Each rank of a circle reports all, and one that had not looked waits in something later.
     let in_circle = |deadlock: &Deadlock| deadlock.because == WaitsBecause::Behind;
     let circle: BTreeSet<i64> = (found.iter().filter(|it| in_circle(it)))
         .map(|it| it.rank)
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(ranks, [0, 1]);
         assert_eq!(found[0].place, None);
         assert_eq!(found[0].because, WaitsBecause::Differs);
-        // A circle was told of by two ranks, of which one waits in something later by now.
+        // Two ranks reported a circle, and one of them waits in something later by now.
         let circle = r#"{"rank": 1, "communicator": "ab", "ranks": 2, "operation": "recv", "number": 1,
             "file": "train.py", "line": 5, "waits_for": 0, "why": "behind", "instead": null,
             "called": {"operation": "send", "file": "train.py", "line": 6},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How far from its limits a job that fits is.
 //!
-//! Free memory at the fullest moment says little: PyTorch keeps what was freed, so a job with room to spare may fill
+//! Free memory at the fullest moment means little: PyTorch keeps what was freed, so a job with headroom may fill
 //! its device. The distance that counts is to the smallest device on which the same requests are served, which a
 //! replay finds. Against it stands what a dry run does not count. Its ranges were read off real GPUs;
 //! `docs/concepts/limits.md` has the readings.
@@ -17,9 +17,9 @@ use super::{DeviceTotal, DeviceUse, Facts};
 use crate::replay::{Alloc, Job, Options, Track};
 
 const MIB: u64 = 1 << 20;
-/// What images of kernels and handles of libraries took beside the context of a process with PyTorch.
+/// The memory of kernel images and library handles outside the context of a process with PyTorch.
 const IMAGES: (u64, u64) = (50 * MIB, 350 * MIB);
-/// What NCCL took in a process of a distributed job. More communicators than there were in those jobs take more.
+/// The memory of NCCL in a process of a distributed job. More communicators than in those jobs need more.
 const NCCL: (u64, u64) = (100 * MIB, 1843 * MIB);
 /// How far a context that is assumed was from those that were read.
 const CONTEXT: (u64, u64) = (0, 22 * MIB);
@@ -28,7 +28,7 @@ const CONTEXT: (u64, u64) = (0, 22 * MIB);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Uncounted {
-    /// What it is.
+    /// Its description.
     pub what: String,
     /// The least it takes, in bytes on the device.
     pub low: u64,
@@ -48,14 +48,14 @@ pub struct Margin {
     pub least_free: u64,
     /// The smallest device on which every request is served, found by replay: cached memory is given back there.
     /// None where several processes share the device, the replay does not reproduce the recording, or the job handled
-    /// an out-of-memory error: it asks for less where there is less.
+    /// an out-of-memory error: it requests less where there is less.
     pub smallest: Option<u64>,
     /// The most that was in use after the last out-of-memory error that the job handled; none if there was none.
     pub after_ooms: Option<u64>,
-    /// How much more the job could take: the capacity minus `smallest`, or `least_free` where that is not known. Of a
-    /// job that handled out-of-memory errors, what was free after the last of them.
+    /// How much more the job could take: the capacity minus `smallest`, or `least_free` where that is not known. For a
+    /// job that handled out-of-memory errors, this is the free memory after the last of them.
     pub room: u64,
-    /// What is not counted.
+    /// The overhead that is not counted.
     pub uncounted: Vec<Uncounted>,
     /// Bytes that are to stay free: those that were given, or the most that was seen of what is not counted.
     pub kept: u64,
@@ -162,9 +162,9 @@ fn are_in_turn(uses: &[(u32, i32)], all: &[Meta]) -> bool {
     uses.iter().all(|one| is_first(one) || is_alone(one))
 }
 
-/// The smallest device on which every process of a recording completes with `alloc`, each on a device of its own. With
+/// The smallest device on which every process of a recording completes with `alloc`, each on its own device. With
 /// less memory PyTorch empties its cache sooner, and what it obtains then may lie better: so a job may complete on less
-/// than a device of `refused` bytes on which it ran out. That is no device that is large enough, and a larger one is
+/// than a device of `refused` bytes on which it ran out. That device is not large enough, and a larger one is
 /// looked for.
 pub(super) fn smallest(job: &Job, alloc: &Alloc, refused: Option<u64>) -> Option<u64> {
     let report = job.replay(std::slice::from_ref(alloc), true);
@@ -189,16 +189,16 @@ pub(super) fn smallest(job: &Job, alloc: &Alloc, refused: Option<u64>) -> Option
 /// Processes on a device, as far as what is not counted goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnDevice {
-    /// Those that have more there than a context. One that only has a context, because a thread of it did not say which
-    /// device it wants, launches no kernel there.
+    /// Processes that have more there than a context. One that only has a context, because a thread of it did not
+    /// select a device, launches no kernel there.
     pub(crate) working: u64,
-    /// Those that have most of their memory there: the buffers of NCCL are on a rank's own device, and not where it read
-    /// a file to.
+    /// Processes that have most of their memory there: the buffers of NCCL are on a rank's own device, and not where it
+    /// read a file to.
     pub(crate) at_home: u64,
 }
 
 impl OnDevice {
-    /// One process with a device of its own.
+    /// One process with its own device.
     pub(crate) const ALONE: Self = Self {
         working: 1,
         at_home: 1,
@@ -250,7 +250,7 @@ pub(crate) fn most_uncounted(facts: &[Meta], processes: OnDevice) -> u64 {
         .sum()
 }
 
-/// What is not counted of these processes on a device.
+/// The overhead of these processes on a device.
 fn uncounted(all: &[Meta], processes: OnDevice) -> Vec<Uncounted> {
     let part_known = |what: &str, (low, high): (u64, u64), known: &str, of: u64| Uncounted {
         what: what.to_owned(),
@@ -277,7 +277,8 @@ fn uncounted(all: &[Meta], processes: OnDevice) -> Vec<Uncounted> {
     parts
 }
 
-/// What NCCL takes in one process: by what was computed of the one with most, where that is more than was seen.
+/// The memory of NCCL in one process: by the computed figure of the process with most, where that is more than was
+/// seen.
 fn nccl(all: &[Meta]) -> Option<(String, (u64, u64), &'static str)> {
     let told = all.iter().filter(|fact| fact.name == facts::NCCL_BUFFERS);
     let most = told
@@ -294,8 +295,8 @@ fn nccl(all: &[Meta]) -> Option<(String, (u64, u64), &'static str)> {
         };
         return Some((what, (buffers.low, buffers.high.max(NCCL.1)), known));
     }
-    // Processes that were spawned have no rank in their environment. One rank alone, as a server may have it, has nobody
-    // to exchange anything with.
+    // Processes that were spawned have no rank in their environment. One rank alone, as a server may have it, has no
+    // other rank to exchange anything with.
     let named = |name: &'static str| all.iter().filter(move |fact| fact.name == name);
     let several = |name: &'static str| {
         named(name).any(|fact| fact.text.parse::<u64>().is_ok_and(|ranks| ranks > 1))

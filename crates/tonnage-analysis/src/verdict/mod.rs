@@ -2,7 +2,7 @@
 //! Does it fit, by how much, and who held the memory at the peak?
 //!
 //! The figures are those of the [`Account`]: what the device charged, at the moment of its largest use or of the
-//! failure. A recording is read twice: once to find that moment, once to see what was alive then. `margin` says how
+//! failure. A recording is read twice: once to find that moment, once to see what was alive then. `margin` computes how
 //! far from its limits a job that fits is, `need` how much one that does not fit would take. Memory grows with the
 //! blocks that live at the same time, not with the length of the recording.
 
@@ -96,21 +96,21 @@ pub struct Moment {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OutOfMemory {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
     /// Bytes the driver had left.
     pub free: u64,
-    /// The driver's call that was refused, where PyTorch's allocator was not the one to ask.
+    /// The driver's call that was refused, where PyTorch's allocator did not request it.
     pub call: Option<String>,
     /// The line of the user's code.
     pub place: Option<Place>,
     /// The innermost line, where it is another.
     pub inside: Option<Place>,
-    /// Whether PyTorch refused it without asking the driver, which had room: the script limits its own memory.
+    /// Whether PyTorch refused it without a request to the driver, which had room: the script limits its own memory.
     pub own_limit: bool,
 }
 
-/// What one process did to one device.
+/// The memory of one process on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DeviceUse {
@@ -128,15 +128,15 @@ pub struct DeviceUse {
     pub peak_allocated: u64,
     /// Most that PyTorch held from the driver, as far as its history shows.
     pub peak_reserved: u64,
-    /// Whether that history is there and whole: without it cached and other memory cannot be told apart.
+    /// Whether that history is there and whole: without it cached and other memory cannot be distinguished.
     pub reserved_known: bool,
     /// Whether tonnage's hook ran in the process, which hands that history over.
     pub hooked: bool,
     /// Most that was charged to the process.
     pub peak_used: u64,
-    /// Who held the blocks at the peak, largest first.
+    /// The holders of the blocks at the peak, largest first.
     pub holders: Vec<Holder>,
-    /// How often PyTorch's allocator ran out and told the program.
+    /// How often PyTorch's allocator ran out and raised an error in the program.
     pub ooms: u64,
     /// The most there was after the last time, where the program went on.
     pub after_ooms: Option<AfterOoms>,
@@ -148,7 +148,7 @@ pub struct DeviceUse {
     pub events: u64,
 }
 
-/// What a program had after the last out-of-memory error that it handled.
+/// The memory of a program after the last out-of-memory error that it handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AfterOoms {
@@ -249,7 +249,8 @@ pub struct RanksRun {
     pub world_size: u32,
     /// The ranks that were run, in order.
     pub ranks: Vec<u32>,
-    /// Those that do something else and were not run, as far as the job tells: a rank of each stage of a pipeline.
+    /// Ranks that do something else and were not run, as far as the job records them: a rank of each stage of a
+    /// pipeline.
     pub differing: Vec<u32>,
 }
 
@@ -316,14 +317,14 @@ pub struct Verdict {
     pub unmodelled: Vec<Unmodelled>,
     /// Values that the program read and that were not computed, if there are any.
     pub unknown_values: Option<UnknownValues>,
-    /// By how many launches streams were taken to be behind the host at most, where what PyTorch reserves depends on it:
-    /// it asked whether another stream was done with a block that was freed.
+    /// By how many launches streams were taken to be behind the host at most, where what PyTorch reserves depends on
+    /// it: it queried whether another stream was done with a block that was freed.
     pub lag: Option<u64>,
-    /// Changes that were made to the program inside its process, as was asked for, or could not be made.
+    /// Changes that were made to the program inside its process, as was requested, or could not be made.
     pub changes: Vec<ProgramChange>,
-    /// What the program had the GPU do, apart from memory, of all processes together.
+    /// The work that the program gave the GPU, apart from memory, of all processes together.
     pub costs: Option<Costs>,
-    /// When the job was stopped before its end, as was asked for: `after 3 steps`.
+    /// When the job was stopped before its end, as was requested: `after 3 steps`.
     pub stopped: Option<String>,
     /// How the memory of the host, not that of the GPU, ran out, if it did.
     pub host_out_of_memory: Option<String>,
@@ -336,7 +337,7 @@ pub struct Verdict {
     pub foreign: Vec<Foreign>,
     /// The job's connections to other machines, and the actions that the dry run suppressed.
     pub side_effects: SideEffects,
-    /// Sizes that a library would have told on a GPU and that could not be found out, a sentence each. Figures with
+    /// Sizes that a library would have reported on a GPU and that are not certain, a sentence each. Figures with
     /// such blocks are assumed, not exact.
     pub unknown_sizes: Vec<String>,
     /// How the user's files were protected and which changes of the job were discarded; none with `--side-effects`.
@@ -345,7 +346,7 @@ pub struct Verdict {
     pub limitations: Vec<Limitation>,
     /// Functions of tonnage's own Python hook that failed. The job went on without their results.
     pub hook_failures: Vec<HookFailure>,
-    /// What the recording cannot say.
+    /// Facts that the recording does not contain.
     pub unknown: Vec<String>,
     /// Rows of the recording.
     pub events: u64,
@@ -355,7 +356,7 @@ impl Verdict {
     /// The process with most on the fullest device, or the one that failed.
     pub fn worst(&self) -> Option<&DeviceUse> {
         let in_use = |device: i32| self.total(device).map_or(0, |total| total.most_in_use);
-        // Of equals one whose lines are known, and the first of these, so that rank 0 speaks for all.
+        // The first of equal ones whose lines are known, so that rank 0 stands for all.
         let worst = |device: &&DeviceUse| {
             let first = Reverse(device.rank.unwrap_or(u32::MAX));
             let failed = device.out_of_memory.is_some();
@@ -379,7 +380,7 @@ impl Verdict {
 
     /// Bytes that were never used on the fullest device, all processes on it taken together.
     pub fn spare(&self) -> u64 {
-        // Of a job that ran out and went on, what was free before says nothing.
+        // The free memory before an error means nothing for a job that ran out and continued.
         if let Some(margin) = self.margin.as_ref().filter(|it| it.after_ooms.is_some()) {
             return margin.room;
         }
@@ -459,9 +460,9 @@ pub fn verdict_of_whole<R: Read>(
     let wanted = failures.max().unwrap_or(0);
     let whole = need::find(&whole, verdict.capacity.bytes, wanted)?;
     verdict.need = whole.need;
-    // What the job costs is what the whole of it costs.
+    // The cost of the job is the cost of the whole of it.
     verdict.costs = whole.costs.or(verdict.costs);
-    // What it needs rests on the sizes of the whole job, not only on those before the failure.
+    // The need rests on the sizes of the whole job, not only on those before the failure.
     for sentence in whole.unknown_sizes {
         if !verdict.unknown_sizes.contains(&sentence) {
             verdict.unknown_sizes.push(sentence.clone());
@@ -570,12 +571,12 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
     })
 }
 
-/// What the recording cannot say.
+/// Facts that the recording does not contain.
 fn unknown<R: Read>(facts: &Facts<'_>, outcome: Outcome, rows: &Rows<R>) -> Vec<String> {
     let (calls, used_gpu) = (&rows.unmodelled, rows.tracks().next().is_some());
     // Where other users of a device are the reason that there is no verdict, they are named with it.
     let mut unknown = match outcome {
-        Outcome::NotCovered => unknown::told(facts.all),
+        Outcome::NotCovered => unknown::list_unknowns(facts.all),
         _ => unknown::sentences(facts.all, calls),
     };
     if let Some(run) = RanksRun::find(facts) {
@@ -640,7 +641,7 @@ fn unknown<R: Read>(facts: &Facts<'_>, outcome: Outcome, rows: &Rows<R>) -> Vec<
     unknown
 }
 
-/// How the host ran out of memory, if a failed job says so or the kernel ended a process for it.
+/// How the host ran out of memory, if a failed job reports it or the kernel ended a process for it.
 fn host_out_of_memory(facts: &Facts<'_>, exceptions: &[Exception]) -> Option<String> {
     const WORDS: [&str; 3] = [
         "DefaultCPUAllocator",
@@ -653,7 +654,7 @@ fn host_out_of_memory(facts: &Facts<'_>, exceptions: &[Exception]) -> Option<Str
             || WORDS.iter().any(|word| exception.message.contains(word))
     };
     if exceptions.iter().any(|exception| is_host(&exception)) {
-        return Some("the host did not have the memory that the script asked for".to_owned());
+        return Some("the host did not have the memory that the script requested".to_owned());
     }
     let killed: u64 = facts.any(facts::KILLED_FOR_MEMORY)?.parse().ok()?;
     (killed > 0).then(|| {
@@ -744,7 +745,7 @@ impl<R: Read> Rows<R> {
         if interrupted || (!exceptions.is_empty() && exceptions.iter().all(is_interrupt)) {
             return Outcome::Interrupted;
         }
-        // A program that is no Python script has no exception: the last it heard was a refusal.
+        // A program that is not a Python script has no exception: its last answer was a refusal.
         if unserved && exceptions.is_empty() {
             return Outcome::DoesNotFit;
         }
@@ -812,13 +813,14 @@ impl<R: Read> Rows<R> {
     }
 }
 
-/// The request after which a process got nothing more on a device: PyTorch's, or that of whoever asked the driver.
+/// The request after which a process got nothing more on a device: PyTorch's, or the request of another client of the
+/// driver.
 fn failure(track: &DeviceAccount) -> Option<Refusal> {
     let oom = track.last_oom().filter(|refusal| refusal.is_last);
     oom.or_else(|| track.last_refusal().filter(|refusal| refusal.is_last))
 }
 
-/// Whether an exception is the end of a process that got no GPU memory. `refused`: the last that it asked for was refused.
+/// Whether an exception is the end of a process that got no GPU memory. `refused`: its last request was refused.
 pub fn is_out_of_memory(kind: &str, message: &str, refused: bool) -> bool {
     kind.ends_with("OutOfMemoryError") || (refused && speaks_of_memory(message))
 }
@@ -847,7 +849,7 @@ fn moment(event: u64, time: Option<i64>, first: Option<i64>) -> Moment {
     }
 }
 
-/// Bytes a block takes: as recorded, or what was asked for where that is all there is.
+/// Bytes of a block: as recorded, or the request where that is all there is.
 fn taken(event: &Event) -> u64 {
     Rounding::PyTorch.taken(event.size, event.requested).0
 }
@@ -938,7 +940,7 @@ fn places(stacks: &StackTable, stack: Option<StackId>) -> (Option<Place>, Option
     }
 }
 
-/// What the recording says of the run.
+/// The description of the run in the recording.
 struct Facts<'a> {
     all: &'a [meta::Meta],
     command: String,
@@ -999,7 +1001,7 @@ impl<'a> Facts<'a> {
             .collect()
     }
 
-    /// What the processes raised, without those that were only ended because of another.
+    /// The exceptions of the processes, without processes that were only ended because of another.
     fn exceptions(&self) -> Vec<Exception> {
         let found = self.all.iter().filter(|fact| fact.name == facts::EXCEPTION);
         // Others ended well, were started again, or were ended because of these.

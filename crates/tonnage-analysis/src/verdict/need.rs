@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How much a job takes that does not fit: read off the same job on a device without a limit.
 //!
-//! What such a device had in use at most is more than the job needs, because nothing ever made PyTorch give its cache
+//! The peak on such a device is more than the job needs, because nothing ever made PyTorch give its cache
 //! back. The need is the smallest device on which a replay of the whole job is served. Where processes share a device,
 //! which a replay does not know, it is at least what no allocator can avoid. [`Needed`] is that rule; `explain` uses it
 //! too.
@@ -17,7 +17,7 @@ use super::{Costs, Facts, Rows, VerdictError, costs, margin};
 use crate::replay::{Alloc, Job};
 use crate::unknown::{HookFailure, Limitation};
 
-/// What a job takes that does not fit.
+/// The need of a job that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Need {
@@ -30,7 +30,7 @@ pub struct Need {
     pub known: String,
     /// The most that was in use on a device without a limit, with all that PyTorch cached.
     pub most_in_use: u64,
-    /// The same with expandable segments, replayed; none where that is no less.
+    /// The same with expandable segments, replayed; none where that is not less.
     pub expandable: Option<u64>,
     /// Bytes below which no allocator can go: blocks, context and memory outside PyTorch at the fullest moment.
     pub least: u64,
@@ -72,13 +72,14 @@ pub(crate) enum Seen {
     ToItsEnd,
     /// Beyond the moment at which it ran out.
     BeyondTheFailure,
-    /// Not so far: somebody ended it, or it took another way.
+    /// Not so far: it was ended, or it took another way.
     NotToTheFailure,
 }
 
 impl Seen {
-    /// Of a run in which at most so many bytes were allocated; the first failed when `wanted` were needed at once.
-    pub(crate) fn of(complete: bool, allocated: u64, wanted: u64) -> Self {
+    /// The reach of a run in which at most so many bytes were allocated; the first failed when `wanted` were needed at
+    /// once.
+    pub(crate) fn from_run(complete: bool, allocated: u64, wanted: u64) -> Self {
         match complete {
             true => Self::ToItsEnd,
             false if allocated >= wanted => Self::BeyondTheFailure,
@@ -101,8 +102,8 @@ pub(crate) struct Needed {
 }
 
 impl Needed {
-    /// What the whole `job` takes, of which no allocator can take less than `least`; without a job that can be
-    /// replayed, that is all that is known. `seen` says how far the job was seen.
+    /// The need of the whole `job`, at least `least` with any allocator; without a job that can be
+    /// replayed, that is all that is known. `seen` is how far the job was observed.
     pub(crate) fn find(job: Option<&Job>, least: u64, capacity: Option<u64>, seen: Seen) -> Self {
         // A part of the job that ends before the failure fits with any setting.
         let job = job.filter(|_| seen != Seen::NotToTheFailure);
@@ -115,7 +116,7 @@ impl Needed {
             .filter(|job| smallest.is_some() && job.takes_settings())
             .and_then(|job| margin::smallest(job, &Alloc::expandable(), refused))
             .filter(|&less| less < bytes);
-        // A run that did not get beyond the failure says nothing but that more is needed.
+        // A run that did not get beyond the failure shows only that more is needed.
         let (bytes, known) = match (capacity, smallest) {
             (Some(capacity), _) if !complete && bytes <= capacity => (capacity, "unknown"),
             (_, Some(_)) => (bytes, "replayed"),
@@ -135,11 +136,11 @@ impl Needed {
     }
 }
 
-/// What a job is without a limit.
+/// The memory of a job without a limit.
 pub(super) struct Whole {
     pub(super) need: Option<Need>,
     pub(super) costs: Option<Costs>,
-    /// Sizes that its need rests on and that nobody knows, a sentence each.
+    /// Sizes that its need rests on and that are not certain, a sentence each.
     pub(super) unknown_sizes: Vec<String>,
     pub(super) limitations: Vec<Limitation>,
     pub(super) hook_failures: Vec<HookFailure>,
@@ -190,7 +191,7 @@ fn need<R: Read>(
     let pairs: Vec<_> = rows.tracks().map(|(on, _)| on).collect();
     let job = margin::load(open, &totals, &pairs, facts.all);
     let peak_allocated = track.at_peak_allocated().breakdown.allocated;
-    let seen = Seen::of(complete, peak_allocated, wanted);
+    let seen = Seen::from_run(complete, peak_allocated, wanted);
     let needed = Needed::find(job.as_ref(), least, Some(capacity), seen);
     let need = Need {
         device,
@@ -244,7 +245,7 @@ fn least<R: Read>(source: R, key: (u32, i32), room: u64) -> Result<(u64, Above),
     Ok((least, above))
 }
 
-/// What is on the device without what PyTorch cached.
+/// The memory on the device without PyTorch's cache.
 fn unavoidable(track: &DeviceAccount) -> u64 {
     let now = track.breakdown();
     now.used.saturating_sub(now.cached)

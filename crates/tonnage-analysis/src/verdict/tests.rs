@@ -106,7 +106,7 @@ fn processes_one_after_the_other_share_the_device_in_time() {
     assert_eq!(verdict.spare(), 14 * GIB);
     assert_eq!(verdict.devices_total[0].processes, 3);
     assert!(verdict.devices_total[0].exact);
-    // The last one fails on its own: nobody else is there.
+    // The last one fails on its own: no other process exists.
     assert!(
         verdict
             .devices
@@ -125,7 +125,7 @@ fn a_refusal_outside_pytorch_that_ends_the_program_is_an_out_of_memory() {
     assert_eq!(verdict.outcome, Outcome::DoesNotFit);
     let failure = verdict.devices[0].out_of_memory.as_ref().unwrap();
     assert_eq!(failure.requested, 20 * GIB);
-    // One that the program lived through is none.
+    // One that the program lived through does not count.
     assert_eq!(judge(&recording("exit 0", &rows)).outcome, Outcome::Fits);
     let goes_on = [
         rows[0],
@@ -144,7 +144,7 @@ fn of_a_job_that_handles_errors_of_memory_what_came_after_counts() {
         (0, Kind::DriverMalloc, 12 * GIB, 12 * GIB, 12 * GIB),
         (0, Kind::DriverMalloc, 8 * GIB, 20 * GIB, 20 * GIB),
         (0, Kind::Oom, 8 * GIB, 20 * GIB, 20 * GIB),
-        // Between the two frees there are 8 GiB, which nobody asked for after the error.
+        // Between the two frees there are 8 GiB, which no request followed after the error.
         (0, Kind::DriverFree, 12 * GIB, 8 * GIB, 8 * GIB),
         (0, Kind::DriverFree, 8 * GIB, 0, 0),
         (0, Kind::DriverMalloc, 6 * GIB, 6 * GIB, 6 * GIB),
@@ -156,7 +156,7 @@ fn of_a_job_that_handles_errors_of_memory_what_came_after_counts() {
     assert_eq!(after.peak_allocated, 5 * GIB);
     assert_eq!(after.most_in_use, 6 * GIB);
     let margin = verdict.margin.as_ref().unwrap();
-    // On a smaller device it would have asked for less.
+    // On a smaller device it would have requested less.
     assert_eq!((margin.smallest, margin.after_ooms), (None, Some(6 * GIB)));
     assert_eq!((verdict.spare(), margin.room), (18 * GIB, 18 * GIB));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why two runs part, from what their recordings say.
+//! The reasons why two runs part, from their recordings.
 //!
 //! A cause is `certain` where a recording names it at that very place, `likely` where the runs were given something
 //! different that is known to have such an effect, and `unknown` otherwise. Nothing is guessed beyond that.
@@ -17,7 +17,7 @@ use super::{Parting, Place, Setting};
 use crate::unknown::SizedBy;
 use crate::verdict::ToldValues;
 
-/// What the two runs were given that is not the same.
+/// The different inputs of the two runs.
 pub(super) fn settings(real: &Side, dry: &Side) -> Vec<Setting> {
     let mut found = Vec::new();
     let mut compare = |what: &str, real: Option<&str>, dry: Option<&str>| {
@@ -93,8 +93,8 @@ pub(super) fn parting(
         only_dry: theirs.len() as u64,
         real_bytes: blocks(ours),
         dry_bytes: blocks(theirs),
-        real: ours.first().map(told),
-        dry: theirs.first().map(told),
+        real: ours.first().map(describe_step),
+        dry: theirs.first().map(describe_step),
         place,
         cause,
         known,
@@ -103,7 +103,7 @@ pub(super) fn parting(
 }
 
 /// An event in words.
-fn told(step: &Step) -> String {
+fn describe_step(step: &Step) -> String {
     let what = match step.kind {
         Kind::Alloc => "a block of",
         Kind::FreeRequested => "a free of",
@@ -121,7 +121,7 @@ fn setting<'a>(settings: &'a [Setting], prefix: &str) -> Option<&'a Setting> {
 }
 
 /// A setting in words.
-fn said(setting: &Setting) -> String {
+fn describe_setting(setting: &Setting) -> String {
     let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "not set".to_owned());
     format!(
         "{} is {} on the GPU and {} in the dry run",
@@ -152,7 +152,7 @@ fn cause(
         "command", "PyTorch", "PYTORCH_", "TORCH_", "GPU", "CUDA", "CUDNN", "NCCL", "Python",
     ] {
         if let Some(setting) = setting(settings, name) {
-            return (said(setting), "likely");
+            return (describe_setting(setting), "likely");
         }
     }
     let is_segment = |step: &Step| !matches!(step.kind, Kind::Alloc | Kind::FreeRequested);
@@ -196,7 +196,7 @@ fn out_of_memory(on_gpu: bool, real: &Side, dry: &Side) -> (String, &'static str
         let and = if known == "certain" { ", and" } else { ":" };
         let _ = write!(
             why,
-            "{and} beside PyTorch {} are in use on the GPU and {} in the dry run",
+            "{and} outside PyTorch {} are in use on the GPU and {} in the dry run",
             bytes(ours),
             bytes(theirs)
         );
@@ -236,14 +236,14 @@ fn workspace(
     let because = setting(settings, upper).or_else(|| setting(settings, "GPU"));
     match because {
         Some(setting) => {
-            let _ = write!(why, "; {}", said(setting));
+            let _ = write!(why, "; {}", describe_setting(setting));
         }
         None => known = "likely",
     }
     Some((why, known))
 }
 
-/// A value that the dry run did not compute, at this line or one that the script decides by.
+/// A value that the dry run did not compute, at this line or one that the script branches on.
 fn value(dry: &Side, other: &Track, place: Option<&Place>) -> Option<(String, &'static str)> {
     let text = dry.fact(other.process, facts::VALUES)?;
     let told: ToldValues = serde_json::from_str(text).ok()?;
@@ -253,8 +253,11 @@ fn value(dry: &Side, other: &Track, place: Option<&Place>) -> Option<(String, &'
     if let Some(at) = sized {
         let (name, line, ..) = &told.sizes[at];
         let name = name.rsplit('/').next().unwrap_or(name);
-        let by = told.sized_by.get(at).map_or(SizedBy::Mask, SizedBy::of);
-        let how = by.said(told.assumed_mask);
+        let by = told
+            .sized_by
+            .get(at)
+            .map_or(SizedBy::Mask, SizedBy::parse_name);
+        let how = by.describe_origin(told.assumed_mask);
         let why = format!(
             "the size of a result at {name}:{line} depends on values that the dry run did not compute; {how}"
         );
@@ -271,7 +274,7 @@ fn value(dry: &Side, other: &Track, place: Option<&Place>) -> Option<(String, &'
     let name = first.0.rsplit('/').next().unwrap_or(&first.0);
     let values = if count == 1 { "a value" } else { "values" };
     let why = format!(
-        "the script decides by {values} that the dry run did not compute, first at {name}:{}",
+        "the script branches on {values} that the dry run did not compute, first at {name}:{}",
         first.1
     );
     Some((why, "likely"))

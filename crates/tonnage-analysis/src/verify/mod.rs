@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares a recording of a real GPU with that of a dry run of the same job, event by event.
 //!
-//! What is compared is what PyTorch's allocator was asked, and what it asked of the driver: blocks by the bytes that
+//! The requests to PyTorch's allocator, and its requests to the driver, are compared: blocks by the bytes that
 //! were requested, segments by their size, in order. Addresses, streams and times are another's in every run. `align`
-//! finds where the two part and where they meet again, `causes` says why, from what the recordings themselves say.
+//! finds where the two part and where they meet again, `causes` finds the reason in the recordings themselves.
 
 mod align;
 mod causes;
@@ -23,7 +23,7 @@ use side::{Side, Track};
 /// Version of the JSON that [`Verification`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 2;
 
-/// How many partings of a process are told one by one.
+/// How many partings of a process are reported one by one.
 const MAX_PARTINGS: usize = 50;
 
 /// Which of two recordings cannot be read.
@@ -45,7 +45,7 @@ pub struct Verification {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
-    /// Whether every event of every process is the same, in the same order. What is in use beside PyTorch may differ
+    /// Whether every event of every process is the same, in the same order. Memory outside PyTorch may differ
     /// all the same, and is among the figures.
     pub same: bool,
     /// The command that was run on the GPU.
@@ -54,11 +54,11 @@ pub struct Verification {
     pub gpu: String,
     /// Version of PyTorch.
     pub torch: String,
-    /// What the two runs differ in before anything is allocated: the GPU, versions, settings, arguments.
+    /// The differences of the two runs before anything is allocated: the GPU, versions, settings, arguments.
     pub settings: Vec<Setting>,
     /// Every process on every device it used.
     pub processes: Vec<Comparison>,
-    /// What makes the comparison weaker.
+    /// The facts that make the comparison weaker.
     pub unknown: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ pub struct Verification {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Setting {
-    /// What it is.
+    /// Its description.
     pub what: String,
     /// On the GPU; none if it was not set.
     pub real: Option<String>,
@@ -90,7 +90,7 @@ pub struct Comparison {
     pub dry_events: u64,
     /// Events that are the same in both.
     pub same_events: u64,
-    /// Of these, blocks that lie in another segment or elsewhere in it.
+    /// Moved blocks among these: they lie in another segment or elsewhere in it.
     pub moved_blocks: u64,
     /// Bytes of both runs.
     pub figures: Vec<Figure>,
@@ -105,7 +105,7 @@ pub struct Comparison {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Figure {
-    /// What it is: `peak_allocated`, `peak_reserved`, `beside_first`, `beside_most`, `capacity`.
+    /// The name: `peak_allocated`, `peak_reserved`, `beside_first`, `beside_most`, `capacity`.
     pub name: String,
     /// On the GPU.
     pub real: u64,
@@ -138,7 +138,7 @@ pub struct Parting {
     pub place: Option<Place>,
     /// Why, in a sentence.
     pub cause: String,
-    /// `certain`: the recordings say so. `likely`: they say what would do it. `unknown`: neither.
+    /// `certain`: the recordings show it. `likely`: they show a possible cause. `unknown`: neither.
     pub known: &'static str,
     /// How often the same parting, at the same line and by the same bytes, came again later.
     pub repeats: u64,
@@ -158,7 +158,7 @@ pub struct Parting {
 ///
 /// # Errors
 ///
-/// If one of them cannot be read; the error says which.
+/// If one of them cannot be read; the error names it.
 pub fn verify<A: Read, B: Read>(real: A, dry: B) -> Result<Verification, VerifyError> {
     let real = Side::read(real).map_err(VerifyError::Real)?;
     let dry = Side::read(dry).map_err(VerifyError::Dry)?;

@@ -11,7 +11,7 @@ use tonnage_recording::{Account, Event, Kind, Meta, ReadError, Reader, StackId, 
 use crate::holdings::{Place, is_users};
 use crate::unmodelled::UnmodelledCalls;
 
-/// Something that PyTorch's allocator was asked, or asked of the driver.
+/// A request to PyTorch's allocator, or from it to the driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) kind: Kind,
@@ -25,7 +25,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// What two runs have in common.
+    /// The common part of two runs.
     pub(super) fn key(&self) -> (Kind, u64) {
         (self.kind, self.bytes)
     }
@@ -43,7 +43,7 @@ pub(super) struct Track {
     pub(super) peak_allocated: u64,
     pub(super) peak_reserved: u64,
     pub(super) context: u64,
-    /// Most that was in use beside PyTorch, with the context.
+    /// Most that was in use outside PyTorch, with the context.
     pub(super) beside: u64,
     segments: BTreeMap<u64, (u32, u64)>,
     segment_count: u32,

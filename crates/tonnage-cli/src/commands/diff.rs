@@ -19,7 +19,7 @@ use tonnage_text::{bytes, ranks_named};
 use super::explain::{keep_rank, read};
 use super::recording::{Output, Recording, named as called, plain, without};
 use super::report::panes::Source;
-use super::report::{put, tell_written};
+use super::report::{save_page, tell_written};
 use crate::PRODUCER;
 use crate::browser;
 use crate::options::{PageFile, ReplyOptions};
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
         .transpose()?;
     let before = Side::read(&options.before, options.rank)?;
     let after = Side::read(&options.after, options.rank)?;
-    let mut diff = Diff::of(&before.summary, &after.summary);
+    let mut diff = Diff::between(&before.summary, &after.summary);
     diff.remarks = [("first", &before), ("second", &after)]
         .into_iter()
         .filter_map(|(name, side)| Some(format!("the {name} recording {}", side.remark.as_ref()?)))
@@ -90,7 +90,7 @@ struct Side {
     summary: Summary,
     /// Whether its clock means anything: that of a dry run does not.
     timed: bool,
-    /// What is compared, if the job did not run to its end.
+    /// The compared stretch, if the job did not run to its end.
     remark: Option<String>,
     /// The command that was recorded.
     command: Option<String>,
@@ -107,8 +107,8 @@ impl Side {
         let stacks = held.most_allocated().map_or(&[][..], |track| &track.blocks);
         let stacks = stacks.iter().filter_map(|block| block.stack);
         let base = own_folder(&held.stacks, stacks);
-        let summary = Summary::of(&held, &base).ok_or_else(|| {
-            let hint = "`tonnage info` says what is in it";
+        let summary = Summary::from_recording(&held, &base).ok_or_else(|| {
+            let hint = "`tonnage info` prints its contents";
             without(path, "block of device memory", held.truncated, hint)
         })?;
         let file = path.file_name().unwrap_or(path.as_os_str());
@@ -122,7 +122,7 @@ impl Side {
         })
     }
 
-    /// What is drawn of it: the process and device with the largest peak.
+    /// The drawn part: the process and device with the largest peak.
     fn source(&self) -> Option<Source<'_>> {
         let track = self.held.most_allocated()?;
         Some(Source::new(
@@ -134,7 +134,7 @@ impl Side {
     }
 }
 
-/// The recording that goes furthest, and what is to be said of it.
+/// The recording that goes furthest, and the notes about it.
 fn furthest(recording: &Recording, path: &Path) -> Result<(Held, Option<String>)> {
     let first = read(recording, path)?;
     let failed = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
@@ -145,7 +145,7 @@ fn furthest(recording: &Recording, path: &Path) -> Result<(Held, Option<String>)
         });
         return Ok((first, remark));
     }
-    // What cannot be read of the second recording is as good as not there.
+    // An unreadable part of the second recording counts as missing.
     let whole = recording.whole()?.and_then(|whole| read_rows(whole).ok());
     let peak = |held: &Held| {
         held.most_allocated()
@@ -197,7 +197,7 @@ fn write_page(
         full_paths: options.full_paths,
         ..Options::default()
     };
-    let (written, _) = put(output, target, &story(diff, before, after), &panes, &shape)?;
+    let (written, _) = save_page(output, target, &story(diff, before, after), &panes, &shape)?;
     tell_written(target, written);
     Ok(())
 }
@@ -256,7 +256,7 @@ fn story(diff: &Diff, before: &Side, after: &Side) -> Story {
     }
 }
 
-/// What is compared beside the totals.
+/// The comparisons beside the totals.
 fn groups(diff: &Diff) -> [(&'static str, &Vec<Change>); 4] {
     [
         ("by rank, its own peak", &diff.ranks),
@@ -316,7 +316,7 @@ pub(crate) fn signed(delta: i64) -> String {
     format!("{sign}{}", bytes(delta.unsigned_abs()))
 }
 
-/// What changed, with the line it is on now.
+/// The change, with the line it is on now.
 pub(crate) fn named(change: &Change) -> String {
     match change.line {
         Some(line) => format!("{} line {line}", plain(&change.what)),

@@ -53,7 +53,7 @@ const NO_VALUES: &str = "TN314";
 /// The check that needs no operators.
 const BLOCKS: &str = "TN301";
 
-/// What was found here.
+/// The results on this machine.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(crate) struct Diagnosis {
@@ -72,11 +72,11 @@ pub(crate) struct Diagnosis {
     hook_failures: Vec<HookFailure>,
     /// The file that shows a real NVIDIA driver, if there is one.
     real_driver: Option<String>,
-    /// What does not work, each with a remedy.
+    /// The problems, each with a remedy.
     problems: Vec<Problem>,
 }
 
-/// What the probe job found.
+/// The result of the probe job.
 #[derive(Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Found {
@@ -120,9 +120,9 @@ struct Check {
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Problem {
-    /// What is wrong.
+    /// The problem.
     message: String,
-    /// What to do about it.
+    /// The remedy.
     remedy: String,
 }
 
@@ -145,13 +145,13 @@ fn diagnose(options: &DoctorOptions, surroundings: &Surroundings) -> Result<Diag
     let real_driver = real_gpu();
     if let Some(sign) = &real_driver {
         let error = RunError::RealGpu { sign: sign.clone() };
-        problems.push(Problem::of(&error));
+        problems.push(Problem::from_error(&error));
     }
     let folder = private_folder("tonnage-doctor-")?;
     let (found, verdict) = match probe(options, surroundings, folder.path())? {
         Ok((found, verdict)) => (found, Some(verdict)),
         Err(error) => {
-            problems.push(Problem::of(&error));
+            problems.push(Problem::from_error(&error));
             (None, None)
         }
     };
@@ -201,7 +201,7 @@ fn probe(
     }))
 }
 
-/// What the probe job showed to be wrong.
+/// The problems that the probe job showed.
 fn problems_of(verdict: &Verdict, found: Option<&Found>) -> Vec<Problem> {
     let mut problems: Vec<Problem> = Vec::new();
     if verdict.outcome != Outcome::Fits || found.is_none() {
@@ -265,7 +265,7 @@ fn checks(verdict: Option<&Verdict>) -> Vec<Check> {
 }
 
 impl Problem {
-    fn of(error: &RunError) -> Self {
+    fn from_error(error: &RunError) -> Self {
         let mut message = error.to_string();
         let mut cause = std::error::Error::source(error);
         while let Some(inner) = cause {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage explain`: one screen that says why, and the pages of the findings.
+//! `tonnage explain`: one screen with the reason, and the pages of the findings.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -24,7 +24,7 @@ use tonnage_run::changes::{self, Change};
 
 use super::recording::{Recording, explained, job_folder, plain, unreadable_trace, without};
 use crate::Surroundings;
-use crate::options::{QuietOptions, ReplyOptions};
+use crate::options::{DetailOptions, ReplyOptions};
 use crate::output::{
     Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted, ranks_named, without_colour,
 };
@@ -32,9 +32,9 @@ use crate::wrapped::Screen;
 
 /// Explain what fills the memory, and what would help
 ///
-/// At most one screen: the moment of the failure or of the peak, memory by category, what holds
-/// it, and what would lower the peak. A setting is proposed only after it was replayed on the
-/// recording; any other change only with its arithmetic.
+/// At most one screen: changes that lower the peak, the cause, the moment of the failure or of the
+/// peak, memory by category, and its holders. A setting is proposed only after a replay of the
+/// recording with it, and any other change only with its arithmetic (`--verbose`).
 ///
 /// Exit code: 0 explained, 1 the recording ends out of memory, 2 it cannot be explained.
 #[derive(Args, Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct ExplainOptions {
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
     #[command(flatten)]
-    pub(crate) quiet: QuietOptions,
+    pub(crate) detail: DetailOptions,
     #[command(flatten)]
     pub(crate) reply: ReplyOptions,
 }
@@ -85,7 +85,7 @@ pub(crate) fn run(
             Some(how) => format!("the job failed before it allocated any: {how}"),
             // A run has recorded all there was.
             None if first.meta.iter().any(|fact| fact.name == facts::ENDING) => {
-                "the job used no GPU memory; `tonnage info` says how it ended".to_owned()
+                "the job used no GPU memory; `tonnage info` prints how it ended".to_owned()
             }
             None => {
                 "record the allocator's history, or make a recording with `tonnage run`".to_owned()
@@ -105,14 +105,19 @@ pub(crate) fn run(
     // Files here are named from here, as a compiler would; those from elsewhere from their own folder.
     let here = Some(job_folder(surroundings)).filter(|here| here.parent().is_some());
     let here = here.map(|here| format!("{}/", here.display()));
-    let own = own(&first);
+    let own = find_user_folder(&first);
     let folders: Vec<&str> = here.iter().chain(&own).map(String::as_str).collect();
     let next = next(&options.what, &first, &explanation);
     let reply = Reply::new(form, answer, &explanation, |explanation| {
-        if options.quiet.quiet {
+        if options.detail.quiet.quiet {
             Screen::unwrapped(&folders, &headline(explanation))
         } else {
-            text(explanation, next.as_deref(), &folders)
+            text(
+                explanation,
+                next.as_deref(),
+                &folders,
+                options.detail.verbose,
+            )
         }
     });
     Ok(reply?)
@@ -176,7 +181,7 @@ pub(super) fn keep_rank(read: &mut Holdings, rank: u32) -> Result<()> {
 }
 
 /// The folder of the user's code, with a slash.
-fn own(read: &Holdings) -> Option<String> {
+fn find_user_folder(read: &Holdings) -> Option<String> {
     let blocks = read.worst().map_or(&[][..], |track| &track.blocks);
     let folder = own_folder(&read.stacks, blocks.iter().filter_map(|block| block.stack));
     (folder.len() > 1).then(|| format!("{folder}/"))
@@ -185,9 +190,9 @@ fn own(read: &Holdings) -> Option<String> {
 /// Explains a recording, with the whole job behind it if there is one; none if it shows no block.
 fn answer(recording: &Recording, first: &Holdings) -> Result<Option<Explanation>> {
     let whole = recording.whole()?.map(holdings::read);
-    // What cannot be read of the second recording is as good as not there: the first explains itself.
+    // An unreadable part of the second recording counts as missing: the first explains itself.
     let whole = whole.and_then(Result::ok);
-    // What cannot be replayed can be explained all the same, without settings.
+    // A recording that cannot be replayed can be explained all the same, without settings.
     let job = Job::load(|| recording.furthest(), &Options::default()).ok();
     Ok(explain_with_gpus(first, whole.as_ref(), job.as_ref()))
 }
@@ -229,10 +234,12 @@ fn leave_out_devices(explanation: &mut Explanation) {
 pub(crate) struct Cause {
     /// `TN204`.
     pub(crate) code: &'static str,
-    /// What it says in a few words.
+    /// The title.
     pub(crate) title: &'static str,
-    /// What was found, in one sentence.
+    /// The finding, in one sentence.
     pub(crate) sentence: String,
+    /// The first change with which the whole job fits, and how that was proved; none if no such change was found.
+    pub(crate) fix: Option<String>,
 }
 
 /// The cause that `tonnage explain` names first; none if it finds nothing but that memory is short.
@@ -240,11 +247,30 @@ pub(crate) fn cause(path: &Path) -> Option<Cause> {
     let recording = Recording::open(path).ok()?;
     let first = read(&recording, path).ok()?;
     let explanation = answer(&recording, &first).ok()??;
+    let fix = sufficient_fix(&explanation);
     let found = explanation.findings.into_iter().next()?;
     (found.code != codes::SHORT).then_some(Cause {
         code: found.code.code,
         title: found.code.title,
         sentence: found.sentence,
+        fix,
+    })
+}
+
+/// The first change with which the whole job fits on this GPU.
+fn sufficient_fix(explanation: &Explanation) -> Option<String> {
+    let is_seen_whole = explanation.need.as_ref().is_some_and(|need| need.complete);
+    let mut fixes = explanation.fixes.iter();
+    let fix = fixes.find(|fix| {
+        fix.whole_job && fix.outcome == FixOutcome::Fits && fix.measure != Measure::Device
+    })?;
+    let paste = pasted(fix).map_or_else(String::new, |paste| format!(": {paste}"));
+    is_seen_whole.then(|| {
+        let proof = proved(fix);
+        format!(
+            "{}{paste} ({proof}: the whole job then fits)",
+            plain(&fix.advice)
+        )
     })
 }
 
@@ -252,19 +278,19 @@ pub(crate) fn cause(path: &Path) -> Option<Cause> {
 pub(crate) fn read(recording: &Recording, path: &Path) -> Result<Holdings> {
     holdings::read(recording.trace()?).map_err(|error| match error {
         HoldingsError::Read(error) => unreadable_trace(path, &error),
-        error => explained(&error, "check the file; `tonnage info` says what is in it"),
+        error => explained(&error, "check the file; `tonnage info` prints its contents"),
     })
 }
 
-/// What a finding means.
+/// The meaning of a finding.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(crate) struct Meaning {
     /// `TN101`.
     code: &'static str,
-    /// What it means, how it is recognised and what helps.
+    /// The meaning, the rule that recognises it, and the fix.
     page: &'static str,
-    /// What it says in a few words.
+    /// The title.
     title: &'static str,
 }
 
@@ -289,21 +315,21 @@ fn page(name: &str, form: Form) -> Result<Reply> {
     })?)
 }
 
-/// What a change to a program does.
+/// The effect of a change to a program.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(crate) struct ChangePage {
-    /// What it is called.
+    /// The name.
     name: &'static str,
-    /// What it is, in a few words.
+    /// The title.
     title: &'static str,
-    /// What it does to the mathematics: nothing, rounding, or the algorithm.
+    /// The effect on the mathematics: nothing, rounding, or the algorithm.
     maths: &'static str,
     /// To what it applies.
     applies: &'static str,
-    /// What it costs in time.
+    /// The cost in time.
     cost: &'static str,
-    /// What it does, what it saves and how it is written by hand.
+    /// The effect, the saving, and the change written by hand.
     page: &'static str,
     /// Packages that the program's Python must have.
     packages: &'static [String],
@@ -327,12 +353,14 @@ fn page_of_change(change: &'static Change, form: Form) -> Result<Reply> {
     })?)
 }
 
-/// The most lines that are shown, so that a screen suffices.
+/// The most of each that one screen shows.
 const HOLDERS: usize = 3;
 const FIXES: usize = 3;
 const CAUSES: usize = 2;
 const GPUS: usize = 4;
 const GAPS: usize = 2;
+/// Lines of a screen, unless everything is wanted.
+const LINES: usize = 25;
 
 /// Where titled lines go: to the terminal, or to a page.
 trait Lines {
@@ -351,7 +379,7 @@ impl Lines for Vec<(String, String)> {
     }
 }
 
-/// What the terminal shows, as texts without colour for the page of `tonnage report`.
+/// The text of the terminal, without colour, for the page of `tonnage report`.
 pub(crate) struct Said {
     pub(crate) headline: String,
     /// Title and text; a line without a title belongs to the one before.
@@ -362,14 +390,14 @@ pub(crate) struct Said {
 /// A proposal as texts.
 pub(crate) struct Proposal {
     pub(crate) advice: String,
-    /// What is copied.
+    /// The text to copy.
     pub(crate) paste: Option<String>,
     pub(crate) proof: String,
 }
 
-pub(crate) fn said(explanation: &Explanation) -> Said {
+pub(crate) fn render_text(explanation: &Explanation) -> Said {
     let mut lines = Vec::new();
-    facts(&mut lines, explanation);
+    facts(&mut lines, explanation, true, HOLDERS);
     let proposal = |fix: &Fix| Proposal {
         advice: plain(&fix.advice),
         paste: pasted(fix),
@@ -382,36 +410,46 @@ pub(crate) fn said(explanation: &Explanation) -> Said {
     }
 }
 
-fn text(explanation: &Explanation, next: Option<&str>, folders: &[&str]) -> String {
+fn text(explanation: &Explanation, next: Option<&str>, folders: &[&str], verbose: bool) -> String {
     let mut screen = Screen::new(folders);
     screen.title(&headline(explanation));
-    facts(&mut screen, explanation);
-    let mut shown = 0;
-    for fix in explanation.fixes.iter().take(FIXES) {
-        proposed(&mut screen, fix, explanation, shown == 0);
-        shown += 1;
-    }
-    if shown == 0 && explanation.outcome == Outcome::OutOfMemory {
+    let mut fixes = explanation.fixes.iter();
+    if let Some(fix) = fixes.next() {
+        proposed(&mut screen, "fix", fix, explanation, verbose);
+    } else if explanation.outcome == Outcome::OutOfMemory {
         let what = if is_own_limit(explanation) {
             "a larger limit, or none: torch.cuda.set_per_process_memory_fraction, PYTORCH_CUDA_ALLOC_CONF"
         } else {
             "no change could be proved on this recording"
         };
-        screen.line("what helps", what);
-        if explanation.failure_class == Some(codes::SHORT) {
-            let next =
-                "run the job with `tonnage run`, without --stop-at-oom, to see how much it needs";
-            screen.line("next", next);
-        } else if !is_own_limit(explanation) {
-            screen.line("next", "not verified:");
-            let paste = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
-            screen.paste(&format!("{HINT}{paste}{HINT:#}"));
-            screen.line(
-                "",
-                "try it with `tonnage run`, or `tonnage fit` for changes of the program",
-            );
+        screen.line("fix", what);
+    }
+    let mut rest = Screen::new(folders);
+    for holders in (1..=HOLDERS).rev() {
+        rest = Screen::new(folders);
+        facts(&mut rest, explanation, verbose, holders);
+        ending(&mut rest, explanation, next);
+        // A line is left for a mention of other changes.
+        if verbose || screen.lines() + rest.lines() < LINES {
+            break;
         }
     }
+    for (index, fix) in fixes.take(FIXES - 1).enumerate() {
+        let mut other = Screen::new(folders);
+        proposed(&mut other, "or", fix, explanation, verbose);
+        if !verbose && screen.lines() + other.lines() + rest.lines() > LINES {
+            let left = explanation.fixes.len() - index - 1;
+            screen.line("or", &format!("{left} more with --verbose"));
+            break;
+        }
+        screen.append(&other);
+    }
+    screen.append(&rest);
+    screen.finish()
+}
+
+/// Gaps of the recording, and the next command.
+fn ending(screen: &mut Screen<'_>, explanation: &Explanation, next: Option<&str>) {
     if !explanation.unknown.is_empty() {
         // Sizes come first, and all of them: figures rest on them.
         let shown = explanation.unknown_sizes.len().max(GAPS);
@@ -423,17 +461,31 @@ fn text(explanation: &Explanation, next: Option<&str>, folders: &[&str]) -> Stri
         }
         screen.line("not known", &unknown.join("; "));
     }
-    // Without a proved proposal, the next step is above.
-    let is_above =
-        shown == 0 && explanation.outcome == Outcome::OutOfMemory && !is_own_limit(explanation);
-    if let Some(next) = next.filter(|_| !is_above) {
+    // Without a proved proposal, the next step is an experiment.
+    let is_experiment = explanation.fixes.is_empty()
+        && explanation.outcome == Outcome::OutOfMemory
+        && !is_own_limit(explanation);
+    if is_experiment && explanation.failure_class == Some(codes::SHORT) {
+        let next =
+            "run the job with `tonnage run`, without --stop-at-oom, to see how much it needs";
+        screen.line("next", next);
+    } else if is_experiment {
+        screen.line("next", "not verified:");
+        let paste = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+        screen.paste(&format!("{HINT}{paste}{HINT:#}"));
+        screen.line(
+            "",
+            "try it with `tonnage run`, or `tonnage fit` for changes of the program",
+        );
+    } else if let Some(next) = next {
         screen.command("next", &format!("{HINT}{next}{HINT:#}"));
     }
-    screen.finish()
 }
 
-/// What is needed, when, what was there, who held it, and why.
-fn facts(screen: &mut impl Lines, explanation: &Explanation) {
+/// The causes, the need, the moment, and the memory at it. A screen without `verbose` leaves out figures that the cause
+/// does not rest on, and a screen with fewer than the usual holders leaves out the next uses.
+fn facts(screen: &mut impl Lines, explanation: &Explanation, verbose: bool, most: usize) {
+    because(screen, explanation);
     if is_own_limit(explanation) {
         if let Some(need) = explanation.need.as_ref().filter(|need| !need.is_unknown()) {
             let least = if need.is_at_least() { "at least " } else { "" };
@@ -444,10 +496,82 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
             screen.line("needs", &text);
         }
     } else if let Some(need) = &explanation.need {
-        needs(screen, need);
+        needs(screen, need, verbose);
     } else if let Some(text) = at_least(explanation) {
         screen.line("needs", &text);
     }
+    about(screen, explanation);
+    let most_allocated = match &explanation.fullest {
+        Some(fullest) => {
+            let row = count(u64::from(fullest.row) + 1);
+            let rows = count(u64::from(explanation.moment.rows));
+            let there = on_device(&fullest.on_device);
+            screen.line("at peak", &format!("event {row} of {rows}: {there}"));
+            "most is allocated at another moment: "
+        }
+        None => "",
+    };
+    screen.line("when", &format!("{most_allocated}{}", when(explanation)));
+    // The need of a job that was seen whole is explained, and not its state when it failed.
+    let shown = explanation.need.as_ref();
+    let shown = shown.filter(|need| is_short(explanation) && !need.is_unknown());
+    if verbose || shown.is_none() {
+        let failed = explanation.outcome == Outcome::OutOfMemory;
+        let title = if failed { "at failure" } else { "on device" };
+        screen.line(title, &on_device(&explanation.on_device));
+    }
+    let is_fragmented = explanation
+        .failure_class
+        .is_some_and(|class| class != codes::SHORT)
+        || explanation.slack.hard + explanation.slack.soft >= explanation.on_device.allocated / 10;
+    if verbose || is_fragmented {
+        unused(screen, explanation);
+    }
+    let (categories, rounding, holders) = match shown {
+        Some(need) => (&need.categories, 0, &need.holders),
+        None => (
+            &explanation.categories,
+            explanation.slack.rounding,
+            &explanation.holders,
+        ),
+    };
+    if let Some(need) = shown {
+        let whole = on_device(&need.on_device);
+        screen.line(
+            "at peak",
+            &format!("{whole}, when most is allocated in the whole job without a limit"),
+        );
+    }
+    by_kind(screen, categories, rounding, verbose);
+    for (index, holder) in holders.iter().take(most).enumerate() {
+        screen.line(
+            if index == 0 { "held by" } else { "" },
+            &describe_holder(holder),
+        );
+    }
+    // A single part divides nothing.
+    let is_shown = |uses: &&NextUses| verbose || (uses.sums.len() > 1 && most == HOLDERS);
+    if let Some(uses) = explanation.next_uses.as_ref().filter(is_shown) {
+        screen.line("next use", &used_next(uses));
+        if let Some(never) = never_used(uses) {
+            screen.line("", &never);
+        }
+    }
+    if let Some(second) = explanation
+        .second_peak
+        .as_ref()
+        .filter(|_| verbose && explanation.outcome == Outcome::Ran)
+    {
+        let phase = doing(second.phase);
+        screen.line(
+            "next peak",
+            &format!("{} in step {}, {phase}", bytes(second.bytes), second.step),
+        );
+    }
+}
+
+/// The rank and the GPU that are explained, and errors that the script handled.
+fn about(screen: &mut impl Lines, explanation: &Explanation) {
     if let Some(rank) = explanation.rank.filter(|_| explanation.ranks.len() > 1) {
         let what = match explanation.outcome {
             Outcome::OutOfMemory => "which failed,",
@@ -494,68 +618,15 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
             ),
         );
     }
-    let most_allocated = match &explanation.fullest {
-        Some(fullest) => {
-            let row = count(u64::from(fullest.row) + 1);
-            let rows = count(u64::from(explanation.moment.rows));
-            let there = on_device(&fullest.on_device);
-            screen.line("at peak", &format!("event {row} of {rows}: {there}"));
-            "most is allocated at another moment: "
-        }
-        None => "",
-    };
-    screen.line("when", &format!("{most_allocated}{}", when(explanation)));
-    let failed = explanation.outcome == Outcome::OutOfMemory;
-    let title = if failed { "at failure" } else { "on device" };
-    screen.line(title, &on_device(&explanation.on_device));
-    if let Some(unused) = unused(explanation) {
-        screen.line("unused", &unused);
-    }
-    // Of a job that was seen whole, what it needs is explained, and not what it had when it failed.
-    let shown = explanation.need.as_ref();
-    let shown = shown.filter(|need| is_short(explanation) && !need.is_unknown());
-    let (categories, rounding, holders) = match shown {
-        Some(need) => (&need.categories, 0, &need.holders),
-        None => (
-            &explanation.categories,
-            explanation.slack.rounding,
-            &explanation.holders,
-        ),
-    };
-    if let Some(need) = shown {
-        let whole = on_device(&need.on_device);
-        screen.line(
-            "at peak",
-            &format!("{whole}, when most is allocated in the whole job without a limit"),
-        );
-    }
-    by_kind(screen, categories, rounding);
-    for (index, holder) in holders.iter().take(HOLDERS).enumerate() {
-        screen.line(if index == 0 { "held by" } else { "" }, &held(holder));
-    }
-    if let Some(uses) = &explanation.next_uses {
-        screen.line("next use", &used_next(uses));
-        if let Some(never) = never_used(uses) {
-            screen.line("", &never);
-        }
-    }
-    if let Some(second) = explanation
-        .second_peak
-        .as_ref()
-        .filter(|_| explanation.outcome == Outcome::Ran)
-    {
-        let phase = doing(second.phase);
-        screen.line(
-            "next peak",
-            &format!("{} in step {}, {phase}", bytes(second.bytes), second.step),
-        );
-    }
-    // What the headline says need not be said again.
+}
+
+/// The causes; differences between ranks stand beside them.
+fn because(screen: &mut impl Lines, explanation: &Explanation) {
+    // The headline covers a shortage without a cause.
     let causes = explanation
         .findings
         .iter()
         .filter(|finding| finding.code != codes::SHORT || explanation.findings.len() == 1);
-    // That ranks differ is said beside the causes.
     let (ranks, causes): (Vec<_>, Vec<_>) =
         causes.partition(|finding| finding.code == codes::IMBALANCE);
     let shown = causes.into_iter().take(CAUSES).chain(ranks);
@@ -635,7 +706,7 @@ fn short(explanation: &Explanation) -> String {
     }
 }
 
-fn needs(screen: &mut impl Lines, need: &Need) {
+fn needs(screen: &mut impl Lines, need: &Need, verbose: bool) {
     let least = if need.is_at_least() { "at least " } else { "" };
     let more = match (need.on_device.capacity, need.expandable) {
         (Some(capacity), Some(packed)) if packed <= capacity && need.bytes > capacity => format!(
@@ -650,7 +721,8 @@ fn needs(screen: &mut impl Lines, need: &Need) {
         ),
         _ => String::new(),
     };
-    let over = need.over.map_or_else(String::new, |over| {
+    let over = need.over.filter(|_| verbose);
+    let over = over.map_or_else(String::new, |over| {
         format!(
             "; {} of {} {} above it",
             count(over.requests),
@@ -666,10 +738,7 @@ fn needs(screen: &mut impl Lines, need: &Need) {
         screen.line("needs", &text);
         return;
     }
-    screen.line(
-        "needs",
-        &format!("{least}{}{more}{over}", bytes(need.bytes)),
-    );
+    let needed = format!("{least}{}{more}{over}", bytes(need.bytes));
     let names: Vec<&str> = need.gpus.iter().take(GPUS).map(String::as_str).collect();
     let rest = need.gpus.len().saturating_sub(GPUS);
     let text = match (names.as_slice(), rest) {
@@ -680,10 +749,10 @@ fn needs(screen: &mut impl Lines, need: &Need) {
         (names, 0) => format!("fits on {}", names.join(", ")),
         (names, rest) => format!("fits on {} and {rest} more", names.join(", ")),
     };
-    screen.line("", &text);
+    screen.line("needs", &format!("{needed}; {text}"));
 }
 
-/// What a job needs of which only the beginning was seen.
+/// The need of a job of which only the beginning was seen.
 fn at_least(explanation: &Explanation) -> Option<String> {
     let short = explanation.request.as_ref()?.short;
     let capacity = explanation.on_device.capacity?;
@@ -696,7 +765,7 @@ fn at_least(explanation: &Explanation) -> Option<String> {
     })
 }
 
-/// What the program was doing, in words.
+/// The activity of the program, in words.
 fn doing(phase: Phase) -> &'static str {
     match phase {
         Phase::Load => "loading",
@@ -714,7 +783,7 @@ fn when(explanation: &Explanation) -> String {
         .request
         .as_ref()
         .map_or_else(String::new, |request| {
-            format!("asking for {}, ", bytes(request.bytes))
+            format!("requesting {}, ", bytes(request.bytes))
         });
     let moment = &explanation.moment;
     // A plain script has no steps.
@@ -801,7 +870,7 @@ fn never_used(uses: &NextUses) -> Option<String> {
     let made = made.map_or_else(String::new, |place| format!(" {}", located(place)));
     let named = part.held_by.as_ref().filter(|held| held.is_named());
     let held = named.map_or_else(String::new, |held| {
-        format!(", held by {}", plain(&held.said()))
+        format!(", held by {}", plain(&held.describe_holder()))
     });
     (part.bytes >= uses.bytes / 10).then(|| {
         let blocks = plural(part.blocks, "block");
@@ -809,14 +878,14 @@ fn never_used(uses: &NextUses) -> Option<String> {
     })
 }
 
-fn unused(explanation: &Explanation) -> Option<String> {
+fn unused(screen: &mut impl Lines, explanation: &Explanation) {
     let slack = &explanation.slack;
     let mut parts = Vec::new();
     if slack.hard > 0 {
         parts.push(format!(
             "{} in {} (largest {})",
             bytes(slack.hard),
-            plural(slack.holes, "hole"),
+            plural(slack.holes, "gap"),
             bytes(slack.largest_hole)
         ));
     }
@@ -826,10 +895,12 @@ fn unused(explanation: &Explanation) -> Option<String> {
     if slack.stream > 0 {
         parts.push(format!("{} of other streams", bytes(slack.stream)));
     }
-    (!parts.is_empty()).then(|| parts.join(", "))
+    if !parts.is_empty() {
+        screen.line("unused", &parts.join(", "));
+    }
 }
 
-fn by_kind(screen: &mut impl Lines, categories: &[CategoryBytes], rounding: u64) {
+fn by_kind(screen: &mut impl Lines, categories: &[CategoryBytes], rounding: u64, verbose: bool) {
     let mut sorted: Vec<_> = categories.iter().collect();
     sorted.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     let parts = sorted.iter().map(|part| {
@@ -853,15 +924,21 @@ fn by_kind(screen: &mut impl Lines, categories: &[CategoryBytes], rounding: u64)
     if parts.iter().any(|part| part.starts_with(['~', '≈'])) {
         let is_partly = parts.iter().any(|part| part.starts_with('≈'));
         let partly = if is_partly { "≈ in part; " } else { "" };
-        let _ = write!(
-            text,
-            " {DIM}(~ inferred from phase, lifetime or stack; {partly}the others reported by torch){DIM:#}"
-        );
+        let legend = if verbose {
+            format!(
+                "~ inferred from phase, lifetime or stack; {partly}the others reported by torch"
+            )
+        } else {
+            let partly = partly.trim_end_matches("; ");
+            let joint = if partly.is_empty() { "" } else { "; " };
+            format!("~ inferred{joint}{partly}")
+        };
+        let _ = write!(text, " {DIM}({legend}){DIM:#}");
     }
     screen.line("by kind", &text);
 }
 
-fn held(holder: &Holder) -> String {
+fn describe_holder(holder: &Holder) -> String {
     let made = match (&holder.place, &holder.backward_of) {
         (Some(place), _) => located(place),
         (None, Some(place)) => format!("backward pass of {}", located(place)),
@@ -882,7 +959,7 @@ fn held(holder: &Holder) -> String {
         "~"
     };
     let by = match &holder.held_by {
-        Some(held) if !held.name.is_empty() => format!("{}, ", plain(&held.said())),
+        Some(held) if !held.name.is_empty() => format!("{}, ", plain(&held.describe_holder())),
         _ => String::new(),
     };
     format!(
@@ -909,12 +986,23 @@ fn describe_finding(finding: &Finding) -> String {
     )
 }
 
-fn proposed(screen: &mut Screen<'_>, fix: &Fix, explanation: &Explanation, first: bool) {
-    screen.line(if first { "what helps" } else { "" }, &plain(&fix.advice));
+fn proposed(
+    screen: &mut Screen<'_>,
+    title: &str,
+    fix: &Fix,
+    explanation: &Explanation,
+    verbose: bool,
+) {
+    screen.line(title, &plain(&fix.advice));
     if let Some(paste) = pasted(fix) {
         screen.paste(&format!("{HINT}{paste}{HINT:#}"));
     }
-    screen.line("", &proof(fix, explanation));
+    let text = if verbose {
+        proof(fix, explanation)
+    } else {
+        effect(fix, explanation)
+    };
+    screen.line("", &text);
 }
 
 /// The line to paste; a device is not a line.
@@ -924,7 +1012,7 @@ fn pasted(fix: &Fix) -> Option<String> {
     paste.map(|paste| plain(paste))
 }
 
-/// What comes of a proposal, of a job that failed.
+/// The outcome of a proposal, of a job that failed.
 fn consequence(fix: &Fix, explanation: &Explanation) -> String {
     if explanation.outcome != Outcome::OutOfMemory {
         return String::new();
@@ -957,18 +1045,49 @@ fn consequence(fix: &Fix, explanation: &Explanation) -> String {
     }
 }
 
-/// How a proposal was proved, and what comes of it.
+/// The arithmetic of a proposal, how it was proved, and its consequence.
 fn proof(fix: &Fix, explanation: &Explanation) -> String {
-    let proof = match fix.proof {
-        Proof::Replayed => "replayed",
-        Proof::Computed => "computed",
-    };
     let about = if fix.estimate { "about " } else { "" };
+    let shown = format!("{about}{}", plain(&fix.shown));
+    concluded(&shown, fix, explanation)
+}
+
+/// The peak before and after, where the arithmetic is a sum; the rest as `proof`.
+fn effect(fix: &Fix, explanation: &Explanation) -> String {
+    let is_sum = fix.proof == Proof::Computed
+        && fix.measure == Measure::Allocated
+        && fix.shown.starts_with(&bytes(fix.peak_before));
+    if !is_sum {
+        return proof(fix, explanation);
+    }
+    let about = if fix.estimate { "about " } else { "" };
+    let least = bytes(fix.peak_after_least);
+    let most = bytes(fix.peak_after);
+    let after = if least == most {
+        most
+    } else {
+        format!("between {least} and {most}")
+    };
+    let shown = format!(
+        "lowers the peak from {} to {about}{after} allocated",
+        bytes(fix.peak_before)
+    );
+    concluded(&shown, fix, explanation)
+}
+
+fn concluded(shown: &str, fix: &Fix, explanation: &Explanation) -> String {
     let then = consequence(fix, explanation);
     let changes = if fix.changes_result {
         "; changes what the program computes"
     } else {
         ""
     };
-    format!("{about}{} [{proof}]{then}{changes}", plain(&fix.shown))
+    format!("{shown} [{}]{then}{changes}", proved(fix))
+}
+
+fn proved(fix: &Fix) -> &'static str {
+    match fix.proof {
+        Proof::Replayed => "replayed",
+        Proof::Computed => "computed",
+    }
 }

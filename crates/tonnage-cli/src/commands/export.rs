@@ -79,7 +79,7 @@ pub(crate) fn run(
         }
         ExportFormat::Perfetto => {
             let info = info(recording.trace()?).map_err(|error| unreadable_trace(path, &error))?;
-            // What was held before the first event lifts the counters.
+            // Memory held before the first event lifts the counters.
             let start = info.devices.iter().map(|device| {
                 let level = Level {
                     allocated: device.start_allocated,

@@ -29,7 +29,7 @@ use crate::output::{
 ///
 /// A forecast is a small file: how much GPU memory each rank of a job takes at
 /// most, what that rests on, and what it was made from. Schedulers keep an
-/// account of GPU memory and ask for this number.
+/// account of GPU memory and request this number.
 #[derive(Args, Debug)]
 pub(crate) struct ForecastOptions {
     #[command(subcommand)]
@@ -86,7 +86,7 @@ pub(crate) struct JobNames {
 
 /// Make a forecast by a dry run
 ///
-/// Runs the job as `tonnage run` does, with the same options, and says what each
+/// Runs the job as `tonnage run` does, with the same options, and prints what each
 /// of its GPUs takes at most. With --store it is kept there, where `tonnage
 /// forecast find` and the hooks of schedulers look for it. The recording is kept
 /// only with -o.
@@ -100,8 +100,8 @@ Examples:
 pub(crate) struct MakeForecast {
     #[command(flatten)]
     pub(crate) store: ForecastStore,
-    /// Also write the forecast, or why there is none, to this file in at most 4 KiB: what Kubernetes keeps of a container
-    /// that has ended.
+    /// Also write the forecast, or why there is none, to this file in at most 4 KiB: what Kubernetes keeps of a
+    /// container that has ended.
     #[arg(long, value_name = "FILE")]
     pub(crate) termination_message: Option<PathBuf>,
     #[command(flatten)]
@@ -166,7 +166,7 @@ pub(crate) struct CompareForecasts {
 /// Write a forecast as a scheduler takes it
 ///
 /// Exit code: 0 done, 1 the job does not fit on the GPU, so there is nothing to
-/// ask for.
+/// request.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -176,7 +176,7 @@ pub(crate) struct EmitForecast {
     /// Whom it is for.
     #[arg(long = "for", value_enum, value_name = "ENGINE")]
     pub(crate) dialect: Engine,
-    /// What a shard of Slurm stands for.
+    /// The size of a shard of Slurm.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = crate::output::parse_bytes)]
     pub(crate) shard: u64,
     /// The DeviceClass of the GPUs in Kubernetes.
@@ -214,7 +214,7 @@ pub(crate) struct FindForecast {
     /// The container image that the job runs in.
     #[arg(long, value_name = "IMAGE")]
     pub(crate) image: Option<String>,
-    /// How many ranks the job has, where its words do not say so.
+    /// How many ranks the job has, where its command line does not contain it.
     #[arg(long, value_name = "N")]
     pub(crate) world_size: Option<u32>,
     #[command(flatten)]
@@ -246,10 +246,10 @@ pub(crate) struct LearnOptions {
     /// The scheduler's name of the job.
     #[arg(long, value_name = "ID")]
     pub(crate) job: String,
-    /// Whose job it was.
+    /// The owner of the job.
     #[arg(long, value_name = "NAME")]
     pub(crate) team: Option<String>,
-    /// What it had asked for, of one GPU.
+    /// Its request, of one GPU.
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
     pub(crate) asked: Option<u64>,
     /// The most it used of one GPU, with the context.
@@ -281,7 +281,7 @@ pub(crate) enum Ending {
 /// Hold forecasts and requests against what jobs took
 ///
 /// For each kind of job how far the forecasts were off, and for each team what
-/// its jobs asked for and what they used.
+/// its jobs requested and used.
 #[derive(Args, Debug)]
 pub(crate) struct LedgerOptions {
     #[command(flatten)]
@@ -314,7 +314,7 @@ fn make(options: &MakeForecast, form: Form, surroundings: &Surroundings) -> Resu
     let made = dry_run(options, surroundings);
     if let Some(path) = &options.termination_message {
         let message = match &made {
-            Ok((_, forecast)) => Message::of(forecast),
+            Ok((_, forecast)) => Message::from_forecast(forecast),
             Err(error) => Message::of_failure(&format!("{error:#}")),
         };
         fs::write(path, message.text()).map_err(|error| {
@@ -325,8 +325,8 @@ fn make(options: &MakeForecast, form: Form, surroundings: &Surroundings) -> Resu
         })?;
     }
     let (answer, forecast) = made?;
-    let file = kept(&forecast, &options.store)?;
-    told(form, answer, &forecast, file.as_deref())
+    let file = store_forecast(&forecast, &options.store)?;
+    render_reply(form, answer, &forecast, file.as_deref())
 }
 
 /// Runs the job, and makes a forecast of what it showed.
@@ -355,15 +355,20 @@ fn from(options: &ForecastFrom, form: Form) -> Result<Reply> {
     let verdict = verdict_of(&options.file)?;
     let key = key_of_recording(&options.file, &verdict, options.names.image.clone())?;
     let forecast = made(&verdict, key, &options.names)?;
-    let file = kept(&forecast, &options.store)?;
-    told(form, answer(&verdict), &forecast, file.as_deref())
+    let file = store_forecast(&forecast, &options.store)?;
+    render_reply(form, answer(&verdict), &forecast, file.as_deref())
 }
 
 fn show(options: &ShowForecast, form: Form) -> Result<Reply> {
-    told(form, Answer::Yes, &chosen(&options.chosen)?, None)
+    render_reply(form, Answer::Yes, &chosen(&options.chosen)?, None)
 }
 
-fn told(form: Form, answer: Answer, forecast: &Forecast, file: Option<&Path>) -> Result<Reply> {
+fn render_reply(
+    form: Form,
+    answer: Answer,
+    forecast: &Forecast,
+    file: Option<&Path>,
+) -> Result<Reply> {
     Ok(Reply::new(form, answer, forecast, |forecast| {
         let mut text = text(forecast);
         if forecast.fits != Fits::No
@@ -393,11 +398,11 @@ fn no_forecast(error: &ForecastError) -> anyhow::Error {
 }
 
 /// Keeps it where a store is named; the file.
-fn kept(forecast: &Forecast, store: &ForecastStore) -> Result<Option<PathBuf>> {
+fn store_forecast(forecast: &Forecast, store: &ForecastStore) -> Result<Option<PathBuf>> {
     let Some(folder) = &store.store else {
         return Ok(None);
     };
-    match Store::new(folder).put(forecast) {
+    match Store::new(folder).save_forecast(forecast) {
         Err(error @ StoreError::Whole(_)) => {
             print_err(&format!("{WARN}note{WARN:#}: {error}"));
             Ok(None)
@@ -431,12 +436,15 @@ fn key_of(words: &[String], folder: &Path, image: Option<String>) -> JobKey {
     }
 }
 
-/// What a recording says of its job, by the files that are here now.
+/// The description of a recording's job, by the files that are here now.
 fn key_of_recording(recording: &Path, verdict: &Verdict, image: Option<String>) -> Result<JobKey> {
     let words = shlex::split(&verdict.command).unwrap_or_default();
     if words.is_empty() {
         return Err(hinted(
-            format!("{} does not say which command was run", recording.display()),
+            format!(
+                "{} does not contain the command that was run",
+                recording.display()
+            ),
             ForecastError::NoDevice.hint(),
         ));
     }
@@ -517,7 +525,7 @@ fn forecast_of(name: &str, store: &ForecastStore) -> Result<Forecast> {
     Ok(forecast)
 }
 
-/// What differs between two forecasts.
+/// The differences between two forecasts.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(crate) struct Comparison {
@@ -530,7 +538,7 @@ pub(crate) struct Comparison {
     after: Forecast,
     /// The upper bound of the fullest GPU of the second minus that of the first; none where one has no upper bound.
     bytes: Option<i64>,
-    /// What they were made from and is not the same, a sentence each.
+    /// The different inputs, a sentence each.
     differs: Vec<String>,
 }
 
@@ -657,7 +665,7 @@ fn say(options: &EmitForecast, form: Form) -> Result<Reply> {
         }
         Err(error) => return Err(explained(&error, error.hint())),
     };
-    // What is pasted stands alone on stdout.
+    // The text to paste stands alone on stdout.
     for note in &emitted.notes {
         print_err(&format!("{DIM}note: {}{DIM:#}", plain(note)));
     }
@@ -719,7 +727,7 @@ fn learn(options: &LearnOptions, form: Form) -> Result<Reply> {
         found.ok_or_else(|| {
             hinted(
                 format!("{} has no forecast {name}", store.folder().display()),
-                "`tonnage forecast find` tells the name",
+                "`tonnage forecast find` prints the name",
             )
         })
     };
@@ -754,12 +762,12 @@ fn learn(options: &LearnOptions, form: Form) -> Result<Reply> {
     Ok(Reply::new(form, Answer::Yes, &observation, |one| {
         let asked = one
             .asked
-            .map_or_else(String::new, |asked| format!("asked for {}, ", bytes(asked)));
+            .map_or_else(String::new, |asked| format!("requested {}, ", bytes(asked)));
         format!("job {}: {asked}used {}", plain(&one.job), bytes(one.used))
     })?)
 }
 
-/// What a recording says of a job that ran on a real GPU.
+/// The figures of a recording of a job that ran on a real GPU.
 fn observe_recording(
     file: &Path,
     options: &LearnOptions,
@@ -804,7 +812,7 @@ fn tell_ledger(options: &LedgerOptions, form: Form) -> Result<Reply> {
     Ok(Reply::new(form, Answer::Yes, &sums, ledger_text)?)
 }
 
-/// What a store says of forecasts and of what jobs took; files that cannot be read are named.
+/// The contents of a store: forecasts and the use of jobs; files that cannot be read are named.
 pub(super) fn ledger_of(store: &Store) -> Result<PastRuns> {
     let (forecasts, observed) = contents_of(store)?;
     let mut sums = ledger(&forecasts.found, &observed.found);
@@ -862,7 +870,7 @@ fn ledger_text(sums: &PastRuns) -> String {
         let name = team.team.as_deref().unwrap_or("(no team)");
         let _ = writeln!(
             text,
-            "  {:<24} asked {}, used {} ({}, {} asked for and not used in all)",
+            "  {:<24} requested {}, used {} ({}, {} requested and not used in all)",
             plain(name),
             bytes(team.asked),
             bytes(team.used),
@@ -931,7 +939,7 @@ fn role_text(forecast: &Forecast, role: &Role) -> String {
         None => write!(text, "{known} {peak}; there is no upper bound"),
     };
     if let Some(request) = forecast.request(role) {
-        let _ = write!(text, "; ask for {}", bytes(request));
+        let _ = write!(text, "; request {}", bytes(request));
     }
     if let Some(least) = role.least {
         let _ = write!(

@@ -69,7 +69,7 @@ pub(crate) struct One<'a> {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     schema_version: u32,
-    /// The GPU that was asked for.
+    /// The requested GPU.
     gpu: &'a Gpu,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn that_hold(need: u64, context: u64) -> Vec<String> {
     holding.iter().map(|gpu| gpu.id.clone()).collect()
 }
 
-/// The GPU a person means, or an error that says what they could have meant.
+/// The GPU that the user means, or an error that lists similar names.
 pub(crate) fn find<'a>(catalogue: &'a Catalogue, name: &str) -> Result<&'a Gpu> {
     catalogue
         .find(name)
@@ -372,7 +372,7 @@ mod tests {
                 source: source.map(str::to_owned),
             };
             let error = choice.find(&catalogue).unwrap_err();
-            let hint = crate::output::Failure::of(&error).hint;
+            let hint = crate::output::Failure::from_error(&error).hint;
             (error.to_string(), hint)
         };
         let (typed, hint) = error(None);

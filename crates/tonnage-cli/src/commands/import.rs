@@ -47,7 +47,7 @@ pub(crate) fn run(path: &Path, target: &OutputFile) -> Result<Reply> {
     let imported = if let Some(file) = output.file() {
         import_to(&input, file)?.1
     } else {
-        // What goes to a pipe cannot be taken back: nothing does before all of it was read.
+        // Output to a pipe cannot be taken back: nothing is written before all of it was read.
         let kept = tempfile::tempfile().context("cannot make a temporary file")?;
         let (mut kept, imported) = import_to(&input, kept)?;
         let mut destination = output.writer()?;

@@ -62,7 +62,7 @@ pub(crate) fn run(options: &InfoOptions, form: Form) -> Result<Reply> {
     Ok(reply?)
 }
 
-/// What is in recordings.
+/// The contents of recordings.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(crate) struct All {
@@ -81,7 +81,7 @@ struct Described {
     file: String,
     /// Its size.
     bytes: u64,
-    /// What it is, in words.
+    /// The kind, in words.
     what: &'static str,
     #[serde(flatten)]
     info: Info,
@@ -199,7 +199,7 @@ fn versions(info: &Info) -> String {
     text
 }
 
-/// `>=2.10,<=2.12`, which an importer writes where the file does not say more, in words.
+/// `>=2.10,<=2.12`, which an importer writes where the file has no more, in words.
 fn range(version: &str) -> String {
     let Some(bounds) = version.strip_prefix(">=") else {
         return version.to_owned();
@@ -302,7 +302,7 @@ fn span(info: &Info) -> String {
     }
 }
 
-/// What was held before the first event, where that is not nothing.
+/// Memory held before the first event, if any.
 fn before(info: &Info) -> Option<String> {
     let sum = |part: fn(&DeviceInfo) -> u64| {
         let parts = info.devices.iter().map(part);
@@ -395,7 +395,7 @@ fn peaks(row: &mut impl FnMut(&str, &str), info: &Info) {
             &format!("and {} more; --json lists them", devices.len() - DEVICES),
         );
     }
-    // One process alone has said it above.
+    // A single process has printed it above.
     let shared = info.totals.iter().filter(|total| total.processes > 1);
     for total in shared.take(DEVICES) {
         let used = figure(Some(&total.peak_used), "used");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tonnage record`: a job on the real GPU of this machine, recorded, and why it ran out of memory if it did.
 //!
-//! The job keeps its exit code and its stdout: what is said here goes to stderr, unless JSON is wanted.
+//! The job keeps its exit code and its stdout: messages of this command go to stderr, unless JSON is wanted.
 
 use anyhow::Result;
 use clap::Args;
@@ -9,11 +9,12 @@ use tonnage_analysis::verdict::Outcome;
 use tonnage_run::{Ending, record};
 
 use super::recording::job_folder;
-use super::run::{Judged, Screen, finished, job_of, output_file, render};
+use super::run::render::{self, Shown};
+use super::run::{Judged, Screen, finished, job_of, output_file};
 use crate::Surroundings;
 use crate::commands::explain::ExplainOptions;
 use crate::commands::recording::Output;
-use crate::options::{JobCommand, QuietOptions, RecordingFile, ReplyOptions};
+use crate::options::{DetailOptions, JobCommand, RecordingFile, ReplyOptions};
 use crate::output::{Answer, Form, Reply, hinted, print_err};
 
 /// Record a PyTorch script on the real GPU of this machine
@@ -52,7 +53,7 @@ pub(crate) fn run(typed: &RecordOptions, form: Form, surroundings: &Surroundings
     let Some(written) = output.path() else {
         return Err(hinted(
             format!("{} is not a file", path.display()),
-            "a recording is read again for what is said of it: name a file with -o",
+            "a recording is read again for its analysis: name a file with -o",
         ));
     };
     let job = job_of(&typed.job.command, typed.json, surroundings);
@@ -70,14 +71,19 @@ pub(crate) fn run(typed: &RecordOptions, form: Form, surroundings: &Surroundings
     };
     let reply = Reply::new(form, Answer::Yes, &judged, |judged| {
         let here = job_folder(surroundings);
+        let shown = Shown {
+            output: Some(&path),
+            gpu: None,
+            here: &here,
+            verbose: false,
+        };
         let cause = judged.cause.as_ref();
-        let collected = &recorded.collected;
-        let mut text = render::text(&judged.verdict, cause, collected, Some(&path), None, &here);
+        let mut text = render::text(&judged.verdict, cause, &recorded.collected, &shown);
         if fails {
             let what = ExplainOptions {
                 what: path.clone(),
                 rank: None,
-                quiet: QuietOptions { quiet: false },
+                detail: DetailOptions::default(),
                 reply: ReplyOptions { json: false },
             };
             let explained = super::explain::run(&what, Form::Text, surroundings);

@@ -55,7 +55,7 @@ impl Input {
         })
     }
 
-    /// Opens it from its start, or says why not.
+    /// Opens it from its start, or returns why not.
     pub(crate) fn open(&self) -> Result<File> {
         let Some(kept) = &self.kept else {
             return open(&self.path);
@@ -63,7 +63,7 @@ impl Input {
         kept.reopen().context("cannot read standard input again")
     }
 
-    /// Its first bytes, which tell the format.
+    /// Its first bytes, which identify the format.
     pub(crate) fn head(&self) -> Result<Vec<u8>> {
         let mut first = Vec::new();
         let head = self
@@ -99,7 +99,7 @@ impl Input {
     }
 }
 
-/// What a file is called in a message.
+/// The name of a file in a message.
 pub(crate) fn named(path: &Path) -> String {
     if path == Path::new(STDIN) {
         return "standard input".to_owned();
@@ -120,11 +120,11 @@ pub(crate) struct Recording {
 impl Recording {
     /// Finds out what a file is, and imports it if it is not ours.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        Self::of(Input::new(path)?)
+        Self::from_input(Input::new(path)?)
     }
 
     /// The same for an input that was looked at before.
-    pub(crate) fn of(input: Input) -> Result<Self> {
+    pub(crate) fn from_input(input: Input) -> Result<Self> {
         let foreign = input.recognise()?;
         let imported = foreign.is_some().then(|| import(&input)).transpose()?;
         let whole = match foreign {
@@ -195,11 +195,11 @@ fn import(input: &Input) -> Result<NamedTempFile> {
     import_to(input, file).map(|(file, _)| file)
 }
 
-/// What came of an import.
+/// The result of an import.
 pub(crate) struct Imported {
     /// Rows that are events or parts of a state.
     pub(crate) events: u64,
-    /// What the recording cannot say.
+    /// Facts that the recording does not contain.
     pub(crate) unknown: Vec<String>,
 }
 
@@ -212,13 +212,13 @@ pub(crate) fn import_to<W: Write>(input: &Input, destination: W) -> Result<(W, I
         .map_err(|error| unreadable(&input.path, &error))?;
     let imported = Imported {
         events: writer.events(),
-        unknown: unknown::told(writer.facts()),
+        unknown: unknown::list_unknowns(writer.facts()),
     };
     let destination = writer.finish().map_err(|error| failed(&error))?;
     Ok((destination, imported))
 }
 
-/// Opens a file, or says why not.
+/// Opens a file, or returns why not.
 fn open(path: &Path) -> Result<File> {
     let refused = |error: io::Error| {
         let reason = explained(&error, recordings_beside(path));
@@ -361,7 +361,7 @@ impl Output {
             // As any new file: the user's mask decides, not the privacy of temporary files.
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
-        // The kind alone: the message names a temporary file nobody asked for.
+        // The kind alone: the message names a temporary file that the user did not request.
         let temporary = builder.tempfile_in(folder);
         let temporary = temporary.map_err(|error| io::Error::from(error.kind()));
         let temporary = temporary.with_context(failed)?;

@@ -118,7 +118,7 @@ fn read_plan(path: &Path) -> Result<AllocatorPlan> {
     read.map_err(|error| explained(&error, hint).context(format!("cannot read {}", named(path))))?;
     let plan = text.parse();
     plan.map_err(|error: AllocatorPlanError| {
-        explained(&error, hint).context(format!("{} is no plan", named(path)))
+        explained(&error, hint).context(format!("{} is not a plan", named(path)))
     })
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn load(file: &Path, target: &Target) -> Result<Job> {
         ReplayError::Read(error) => unreadable_trace(file, &error),
         ReplayError::NoRequests => hinted(
             format!("{} shows no request for device memory", named(file)),
-            "`tonnage info` says what is in it",
+            "`tonnage info` prints its contents",
         ),
         ReplayError::NoRoom { context, capacity } => hinted(
             format!(
@@ -141,11 +141,11 @@ pub(crate) fn load(file: &Path, target: &Target) -> Result<Job> {
             ),
             "give a larger --capacity or a smaller --context",
         ),
-        error => explained(&error, "check the file; `tonnage info` says what is in it"),
+        error => explained(&error, "check the file; `tonnage info` prints its contents"),
     })
 }
 
-/// The device that is asked for.
+/// The requested device.
 fn on(target: &Target) -> Result<Options> {
     let mut options = Options {
         capacity: target.capacity,
@@ -161,7 +161,7 @@ fn on(target: &Target) -> Result<Options> {
     Ok(options)
 }
 
-/// No, if a device is known and the recorded or the first setting asked for does not fit on it.
+/// No, if a device is known and the recorded or the first requested setting does not fit on it.
 fn answer(report: &Report) -> Answer {
     let completes = |track: &TrackReport| {
         let first = track.allocators.first();
@@ -283,7 +283,7 @@ fn row(text: &mut String, result: &Replayed) {
     }
 }
 
-/// What tonnage's own allocator did to get there.
+/// The actions of tonnage's own allocator to get there.
 fn own_counts(text: &mut String, own: &OwnCounts) {
     let moved = match own.pages_moved {
         0 => "no page was moved".to_owned(),
@@ -331,7 +331,7 @@ fn outcome(text: &mut String, outcome: &Outcome) {
             free,
         } => writeln!(
             text,
-            "    {BAD}out of memory{BAD:#} at request {} (row {}): {} asked for, {} free",
+            "    {BAD}out of memory{BAD:#} at request {} (row {}): {} requested, {} free",
             count(*request),
             count(*row),
             bytes(*requested),
@@ -341,7 +341,7 @@ fn outcome(text: &mut String, outcome: &Outcome) {
             requested, free, ..
         } => writeln!(
             text,
-            "    {BAD}out of memory{BAD:#} before the recording begins: {} were alive then, {} free",
+            "    {BAD}out of memory{BAD:#} before the recording begins: {} was alive then, {} free",
             bytes(*requested),
             bytes(*free)
         ),
@@ -352,7 +352,7 @@ fn outcome(text: &mut String, outcome: &Outcome) {
             free,
         } => writeln!(
             text,
-            "    {BAD}another library out of memory{BAD:#} after request {} (row {}): {} asked for, {} free",
+            "    {BAD}another library out of memory{BAD:#} after request {} (row {}): {} requested, {} free",
             count(*request),
             count(*row),
             bytes(*requested),
@@ -366,7 +366,7 @@ fn outcome(text: &mut String, outcome: &Outcome) {
     };
 }
 
-/// What qualifies the figures: the comparison with the recording, assumptions, gaps.
+/// The qualifications of the figures: the comparison with the recording, assumptions, gaps.
 fn remarks(text: &mut String, track: &TrackReport) {
     let comparison = track
         .allocators
@@ -444,13 +444,13 @@ fn compared(comparison: &Comparison) -> String {
             count(*equal),
             count(*events),
             count(difference.row),
-            seen(difference.recorded.as_ref()),
-            seen(difference.replayed.as_ref())
+            describe_seen(difference.recorded.as_ref()),
+            describe_seen(difference.replayed.as_ref())
         ),
     }
 }
 
-fn seen(seen: Option<&Seen>) -> String {
+fn describe_seen(seen: Option<&Seen>) -> String {
     seen.map_or_else(
         || "nothing".to_owned(),
         |seen| {
@@ -488,7 +488,7 @@ fn assumed(assumption: &Assumption) -> String {
             )
         }
         Assumption::Capacity { .. } => {
-            "a device that is large enough, because the recording does not say; --gpu names one"
+            "a device that is large enough, because the recording does not name one; --gpu does"
                 .to_owned()
         }
         Assumption::NoContext => {
@@ -496,12 +496,12 @@ fn assumed(assumption: &Assumption) -> String {
         }
         Assumption::Torch { said, minor } => {
             format!(
-                "torch 2.{minor}; the recording says {}; --torch names another",
+                "torch 2.{minor}; the recording has {}; --torch names another",
                 unsaid(said)
             )
         }
         Assumption::Settings => {
-            "PyTorch's default settings, because the recording does not say".to_owned()
+            "PyTorch's default settings, because the recording has none".to_owned()
         }
         Assumption::AddressOrder { ascending } => format!(
             "the driver's addresses {}, as in the recording",
@@ -512,7 +512,7 @@ fn assumed(assumption: &Assumption) -> String {
             plural(*calls, "call")
         ),
         Assumption::SizesOnly { blocks } => format!(
-            "the size of a block is what was asked for, in {} without a request",
+            "the size of a block is the requested size, in {} without a request",
             plural(*blocks, "block")
         ),
         Assumption::CutOff => {
@@ -549,7 +549,7 @@ fn gaps(gaps: &Gaps) -> Vec<String> {
         (
             gaps.untold_streams,
             "request",
-            "on more streams and pools than can be told apart",
+            "on more streams and pools than can be distinguished",
         ),
         (
             gaps.contradicted_blocks,

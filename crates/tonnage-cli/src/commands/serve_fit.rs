@@ -19,7 +19,7 @@ use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hin
 /// How many requests of which length a vLLM server holds at once, with the flags to paste
 ///
 /// The command is dry-run as it is: vLLM measures its memory when it starts, and
-/// says how many tokens its KV cache holds. The number of requests of each length
+/// logs how many tokens its KV cache holds. The number of requests of each length
 /// follows from that. The shortest and the longest are dry-run again with their
 /// flags, which also shows whether a request of the model takes memory in
 /// proportion to its length.
@@ -142,7 +142,7 @@ fn text(serving: &Serving) -> String {
     };
     if let Some(failure) = &serving.failure {
         let _ = writeln!(text, "{BAD}does not start{BAD:#} on {machine}");
-        let _ = writeln!(text, "  the server's log says:");
+        let _ = writeln!(text, "  the server's log:");
         for line in failure.lines() {
             let _ = writeln!(text, "    {line}");
         }
@@ -164,7 +164,7 @@ fn text(serving: &Serving) -> String {
     row(
         "weights",
         &format!(
-            "{} on each GPU, as vLLM {version} says",
+            "{} on each GPU, according to vLLM {version}",
             gib(startup.weights_gib)
         ),
     );
@@ -172,7 +172,7 @@ fn text(serving: &Serving) -> String {
     row(
         "KV cache",
         &format!(
-            "{} on each GPU, {} tokens, as vLLM says in the dry run",
+            "{} on each GPU, {} tokens, according to vLLM in the dry run",
             gib(startup.kv_cache_gib),
             count(tokens)
         ),
@@ -208,7 +208,7 @@ fn text(serving: &Serving) -> String {
     text
 }
 
-/// What the answer rests on.
+/// The basis of the answer.
 fn remarks(serving: &Serving) -> Vec<String> {
     let mut remarks = Vec::new();
     match serving.proportional {

@@ -41,7 +41,7 @@ pub(crate) struct TuneOptions {
     pub(crate) reply: ReplyOptions,
 }
 
-/// What is shown meanwhile.
+/// The text shown meanwhile.
 pub(crate) const PROGRESS: &str = "replayed {pos} of about {len} settings, {eta} left";
 
 pub(crate) fn run(options: &TuneOptions, form: Form) -> Result<Reply> {
@@ -134,7 +134,7 @@ fn text(tuned: &Tuned) -> String {
         for trial in &tuned.runners_up {
             line(&mut text, trial, "");
         }
-        own(&mut text, tuned);
+        write_own(&mut text, tuned);
     }
     let smaller = || {
         let trials = tuned.runners_up.iter();
@@ -155,8 +155,8 @@ fn text(tuned: &Tuned) -> String {
     text
 }
 
-/// What tonnage's own allocator would need, and what can be done with that today.
-fn own(text: &mut String, tuned: &Tuned) {
+/// The need of tonnage's own allocator, and its use today.
+fn write_own(text: &mut String, tuned: &Tuned) {
     let OtherAllocator { smallest, .. } = &tuned.own;
     figures(
         text,
@@ -229,7 +229,7 @@ fn headline(tuned: &Tuned) -> String {
     };
     match tuned.advice {
         Advice::MemoryIsShort => format!(
-            "{BAD}the job needs more than the GPU has{BAD:#}: {} are live at once, plus {} of context, on a device of {}; no setting helps",
+            "{BAD}the job needs more than the GPU has{BAD:#}: {} is live at once, plus {} of context, on a device of {}; no setting helps",
             bytes(least - context),
             bytes(*context),
             bytes(*capacity)

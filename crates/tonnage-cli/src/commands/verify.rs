@@ -142,7 +142,7 @@ fn text(found: &Verification, report: &Path, recordings: [&Path; 2]) -> String {
     let mut text = headline(found);
     text.push('\n');
     for setting in &found.settings {
-        row(&mut text, "differs", &said(setting));
+        row(&mut text, "differs", &describe_setting(setting));
     }
     for process in &found.processes {
         compared(&mut text, process, found.processes.len() > 1);
@@ -193,7 +193,7 @@ fn headline(found: &Verification) -> String {
     )
 }
 
-/// What is in use beside PyTorch, where that is not the same.
+/// Memory in use outside PyTorch, where the runs differ.
 fn besides(process: &Comparison) -> Option<String> {
     let figures = &process.figures;
     let figure = figures.iter().find(|one| one.name == "beside_most")?;
@@ -202,10 +202,10 @@ fn besides(process: &Comparison) -> Option<String> {
     } else {
         (figure.dry - figure.real, "the dry run counts")
     };
-    (more > 0).then(|| format!("; {WARN}{who} {} more beside PyTorch{WARN:#}", bytes(more)))
+    (more > 0).then(|| format!("; {WARN}{who} {} more outside PyTorch{WARN:#}", bytes(more)))
 }
 
-fn said(setting: &Setting) -> String {
+fn describe_setting(setting: &Setting) -> String {
     let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "not set".to_owned());
     format!(
         "{}: {} on the GPU, {} in the dry run",
@@ -308,8 +308,8 @@ fn both(figure: &Figure) -> String {
     let what = match figure.name.as_str() {
         "peak_allocated" => "at most in PyTorch's blocks",
         "peak_reserved" => "at most held by PyTorch",
-        "beside_first" => "the context, and what libraries took before the GPU was first asked",
-        "beside_most" => "at most beside PyTorch: the context, kernels, libraries",
+        "beside_first" => "the context, and what libraries took before the GPU was first queried",
+        "beside_most" => "at most outside PyTorch: the context, kernels, libraries",
         _ => "of memory",
     };
     if figure.is_same() {

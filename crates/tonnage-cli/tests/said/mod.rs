@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the command says, as the snapshots hold it: the call, the exit code, stdout, stderr.
+//! The output of the command, as the snapshots hold it: the call, the exit code, stdout, stderr.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use std::fmt::Write as _;

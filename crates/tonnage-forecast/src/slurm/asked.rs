@@ -13,9 +13,9 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Reads options of gres and TRES with their names, `tres-per-task=gres/shard:42`. Without a name they are those of a
-    /// task.
-    pub(super) fn of(options: &[String]) -> Self {
+    /// Reads options of gres and TRES with their names, `tres-per-task=gres/shard:42`. Without a name they are those of
+    /// a task.
+    pub(super) fn from_options(options: &[String]) -> Self {
         let mut wanted = Self::default();
         for option in options {
             let (name, value) = match option.split_once('=') {
@@ -77,7 +77,7 @@ mod tests {
 
     fn wanted(options: &[&str]) -> Wanted {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        Wanted::of(&options)
+        Wanted::from_options(&options)
     }
 
     #[test]

@@ -263,7 +263,7 @@ pub(super) fn strip_launcher(words: &[Word], mut by: StartedBy) -> Launched {
             _ => {}
         }
         // `uv run train.py` and `uv run -m train` start Python.
-        words.insert(0, Word::known("python"));
+        words.insert(0, Word::literal("python"));
     }
     Launched::Words(words, by)
 }

@@ -30,7 +30,7 @@ pub(super) struct Word {
 }
 
 impl Word {
-    pub(super) fn known(text: &str) -> Self {
+    pub(super) fn literal(text: &str) -> Self {
         Self {
             text: text.to_owned(),
             is_known: true,
@@ -109,7 +109,7 @@ impl<'a> Lexer<'a> {
         loop {
             if let Some((first, others)) = self.expanded.split_first() {
                 self.expanded = others;
-                return Some(Token::Word(Word::known(first)));
+                return Some(Token::Word(Word::literal(first)));
             }
             self.skip_blanks();
             let rest = self.rest();
@@ -211,7 +211,7 @@ impl<'a> Lexer<'a> {
     fn word(&mut self) -> Token {
         let mut word = Word {
             is_quoted: false,
-            ..Word::known("")
+            ..Word::literal("")
         };
         // `{a,b}` and `{1..3}` are several words.
         let (mut has_brace, mut has_choice) = (false, false);

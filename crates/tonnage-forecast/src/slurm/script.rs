@@ -163,7 +163,7 @@ pub(super) fn command_of(words: &[String], by: StartedBy) -> Commands {
         by,
         ..Origin::default()
     };
-    reader.words = words.iter().map(|word| Word::known(word)).collect();
+    reader.words = words.iter().map(|word| Word::literal(word)).collect();
     reader.take_command("");
     commands
 }
@@ -602,7 +602,7 @@ fn is_keyword(word: &Word) -> bool {
 mod tests {
     use super::*;
 
-    fn found(line: usize, words: &str, folder: &str, by: StartedBy) -> Started {
+    fn build_started(line: usize, words: &str, folder: &str, by: StartedBy) -> Started {
         Started {
             line: Some(line),
             words: words.split('|').map(str::to_owned).collect(),
@@ -620,21 +620,21 @@ mod tests {
             cd $HOME\npython last.py\n";
         let commands = commands_of(script, &[]);
         let expected = [
-            found(
+            build_started(
                 5,
                 "python3|train.py|--lr|1e-3",
                 "",
                 StartedBy::Srun(Some(2)),
             ),
-            found(
+            build_started(
                 7,
                 "torchrun|--nproc-per-node|2|my train.py",
                 "x",
                 StartedBy::Script,
             ),
-            found(10, "python|a.py", "x", StartedBy::Srun(Some(4))),
-            found(11, "python|b.py", "x", StartedBy::Srun(Some(8))),
-            found(12, "python|c.py", "x", StartedBy::Srun(None)),
+            build_started(10, "python|a.py", "x", StartedBy::Srun(Some(4))),
+            build_started(11, "python|b.py", "x", StartedBy::Srun(Some(8))),
+            build_started(12, "python|c.py", "x", StartedBy::Srun(None)),
         ];
         assert_eq!(commands.found, expected);
         assert_eq!(commands.unknown, [Some(9), Some(14)]);

@@ -26,7 +26,7 @@ impl Rounding {
         }
     }
 
-    /// Bytes a block takes, at least; and whether the recording says them.
+    /// Bytes a block takes, at least; and whether the recording has them.
     pub fn taken(self, size: u64, requested: u64) -> (u64, bool) {
         match self {
             _ if size > 0 => (size, true),
@@ -39,7 +39,7 @@ impl Rounding {
     }
 }
 
-/// What a block is used for.
+/// The use of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockState {
     /// The program has it.
@@ -53,7 +53,7 @@ pub enum BlockState {
 
 impl BlockState {
     /// The state with PyTorch's name for it.
-    pub fn of(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         match name {
             "active_allocated" => Self::Allocated,
             "" | "inactive" => Self::Inactive,
@@ -80,17 +80,17 @@ pub struct Block<T = ()> {
     pub bytes: u64,
     /// Whether `bytes` is recorded.
     pub size_known: bool,
-    /// Bytes the program asked for; 0 if the recording does not say.
+    /// Bytes the program requested; 0 if the recording does not have them.
     pub requested: u64,
     /// The stream it was requested on.
     pub stream: u64,
-    /// Its pool, if the recording says.
+    /// Its pool, if the recording has it.
     pub pool: Option<Pool>,
     /// Where it was requested.
     pub stack: Option<StackId>,
     /// The row that handed it out; `None` if it was there before the first row.
     pub born: Option<u64>,
-    /// What it is used for.
+    /// Its use.
     pub state: BlockState,
     /// The reader's own note.
     pub tag: T,
@@ -107,7 +107,7 @@ pub struct Segment {
     pub requested: u64,
     /// The stream it belongs to.
     pub stream: u64,
-    /// Its pool, if the recording says.
+    /// Its pool, if the recording has it.
     pub pool: Option<Pool>,
     /// Where it was obtained.
     pub stack: Option<StackId>,
@@ -143,7 +143,7 @@ pub struct FinalSegment {
     pub blocks: Vec<Block>,
 }
 
-/// What a row did.
+/// The effect of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<T = ()> {
     /// Nothing that an account keeps.
@@ -179,21 +179,21 @@ pub enum Change<T = ()> {
         segment: Segment,
         /// Segments that held its range, whole: rows of theirs are missing. Empty in a sound recording.
         gone: Vec<Segment>,
-        /// What is left of those.
+        /// The parts that are left of these segments.
         left: Vec<Segment>,
     },
     /// Segments were given back, or parts of them.
     GivenBack {
         /// The range, as the row has it.
         range: Segment,
-        /// What lay in the range, whole, before the row; empty if no row had obtained it.
+        /// The segments in the range, whole, before the row; empty if no row had obtained it.
         gone: Vec<Segment>,
-        /// What is left of them.
+        /// The parts that are left of them.
         left: Vec<Segment>,
     },
     /// The device charged or gave back memory.
     Charged,
-    /// PyTorch ran out of memory and told the program.
+    /// PyTorch ran out of memory and raised an error in the program.
     OutOfMemory,
     /// The driver refused a request.
     Refused,
@@ -203,7 +203,7 @@ pub enum Change<T = ()> {
         segment: Segment,
         /// Segments that held its range, as in [`Change::Obtained`].
         gone: Vec<Segment>,
-        /// What is left of those.
+        /// The parts that are left of these segments.
         left: Vec<Segment>,
     },
     /// A block of the state before the first row that is in use.

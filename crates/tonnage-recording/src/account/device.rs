@@ -14,7 +14,7 @@ use crate::{Event, Kind, StackTable};
 /// The size PyTorch's segments of small blocks have; no segment of large blocks is that small.
 const SMALL_SEGMENT: u64 = 2 << 20;
 
-/// What one process has on one device, row by row.
+/// The memory of one process on one device, row by row.
 #[derive(Clone, Debug)]
 pub struct DeviceAccount<T = ()> {
     rounding: Rounding,
@@ -39,7 +39,7 @@ pub struct DeviceAccount<T = ()> {
     context: u64,
     charged: u64,
     is_told: bool,
-    /// What other processes had after the last row that says it.
+    /// The bytes of other processes after the last row that has them.
     others: Option<u64>,
     driver: Driver,
     driver_rows: u64,
@@ -110,7 +110,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
 
     /// The blocks that begin in a range, by address.
     pub fn blocks_in(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = &Block<T>> {
-        // An end before the start is no range for a map.
+        // An end before the start is not a range for a map.
         let range = range.start..range.end.max(range.start);
         self.blocks.range(range).map(|(_, block)| block)
     }
@@ -172,17 +172,17 @@ impl<T: Copy + Default> DeviceAccount<T> {
 
     /// Bytes the device charges to the process after the last row of the driver, the context included.
     ///
-    /// By the recording's own word if [`DeviceAccount::is_charge_told`], else the sum of what was asked for.
+    /// By the recording's own word if [`DeviceAccount::is_charge_told`], else the sum of what was requested.
     pub fn charged(&self) -> u64 {
         self.charged
     }
 
-    /// Whether the recording says what the device charged.
+    /// Whether the recording reports what the device charged.
     pub fn is_charge_told(&self) -> bool {
         self.is_told
     }
 
-    /// Bytes the device charges to all processes after the last row of the driver; `None` if no row says.
+    /// Bytes the device charges to all processes after the last row of the driver; `None` if no row has them.
     pub fn in_use(&self) -> Option<u64> {
         self.others
             .map(|others| others.saturating_add(self.charged))
@@ -198,7 +198,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
         self.breakdown().other
     }
 
-    /// What is on the device now.
+    /// The memory on the device now.
     pub fn breakdown(&self) -> Breakdown {
         self.figures(None, 0, false).breakdown()
     }
@@ -213,7 +213,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
         self.oom.map(with_moment)
     }
 
-    /// The most there was after the last time it did and something was asked for again, or what is there now; `None` if
+    /// The most there was after the last time it did and something was requested again, or what is there now; `None` if
     /// it never did.
     pub fn after_oom(&self) -> Option<AfterOom> {
         let now = AfterOom {
@@ -243,7 +243,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
     }
 
     /// The moment at which all processes together used most of the device, as this one's rows show it; `None` if
-    /// the recording does not say what other processes used.
+    /// the recording does not have the use of other processes.
     pub fn at_peak_in_use(&self) -> Option<Moment> {
         self.others.map(|_| self.at_peak_in_use.moment())
     }
@@ -268,7 +268,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
         peak(start, &self.reserved_level)
     }
 
-    /// Bytes in blocks before the first row, as far as all rows tell.
+    /// Bytes in blocks before the first row, as far as all rows show.
     pub fn start_allocated(&self) -> u64 {
         let untouched = self.untouched();
         let untouched = untouched.fold(0_u64, |sum, block| sum.saturating_add(block.bytes));
@@ -413,7 +413,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
 
     fn free(&mut self, event: &Event) -> Change<T> {
         self.block_rows += 1;
-        // A row without its request is of a process that was killed: nothing says when the free completed.
+        // A row without its request is of a process that was killed: no row shows when the free completed.
         let is_pending = event.requested > 0 || event.size == 0;
         let block = match self.blocks.get(&event.address) {
             Some(&block) if block.state != BlockState::Allocated => {
@@ -567,7 +567,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
                 left,
             };
         }
-        let state = BlockState::of(word);
+        let state = BlockState::from_name(word);
         if state == BlockState::Inactive {
             return Change::State;
         }
@@ -602,7 +602,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
             self.final_state.push(FinalSegment { segment, blocks });
             return Change::State;
         }
-        let state = BlockState::of(word);
+        let state = BlockState::from_name(word);
         self.block_rows += u64::from(state == BlockState::Allocated);
         let (bytes, size_known) = self.rounding.taken(event.size, event.requested);
         if let Some(last) = self.final_state.last_mut() {
@@ -665,7 +665,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
             refusal.is_last = false;
         }
         let figures = self.figures(event.time, row, true);
-        // Between two frees there is still what an out-of-memory error left, which nobody asked for since.
+        // Between two frees there is still what an out-of-memory error left, which was not requested since.
         let is_asked_for = grants || event.kind == Kind::Measured;
         self.compare(figures, is_asked_for);
         if event.kind == Kind::DriverOom {

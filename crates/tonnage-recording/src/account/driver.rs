@@ -2,9 +2,9 @@
 //! What a process has from the driver on one device, and which of it is PyTorch's.
 //!
 //! PyTorch's own rows stand after the driver's rows when it obtains memory and before them when it gives memory back,
-//! so between the two a piece of memory is PyTorch's although its segments do not show it. It is told from other
-//! libraries' memory by address: a `segment_alloc` claims the `driver_malloc` at its address, and a `segment_map` the
-//! whole reservation that it lies in. A first expandable segment that is not reported yet is known by its shape:
+//! so between the two a piece of memory is PyTorch's although its segments do not show it. It is distinguished from
+//! other libraries' memory by address: a `segment_alloc` claims the `driver_malloc` at its address, and a `segment_map`
+//! the whole reservation that it lies in. A first expandable segment that is not reported yet is known by its shape:
 //! PyTorch reserves room for the whole device and fills it with small pieces of one size, while other libraries
 //! reserve what they fill.
 
@@ -19,7 +19,7 @@ const GROWING: u64 = 64;
 /// Sizes of pieces that are remembered; PyTorch has two.
 const MAX_SIZES: usize = 8;
 
-/// Who a piece of memory belongs to.
+/// The owner of a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     /// Not PyTorch, as far as is known.
@@ -141,7 +141,7 @@ pub(super) struct Driver {
     managed_bytes: u64,
     /// Bytes of `plain` and `physical`.
     direct: u64,
-    /// Of these PyTorch's, those that it has given back among them.
+    /// PyTorch's part of these, including the part that it has given back.
     torch: u64,
     leaving: u64,
     forming: u64,
@@ -252,7 +252,7 @@ impl Driver {
         } else {
             Owner::Other
         };
-        self.give(event.handle, owner)
+        self.change_owner(event.handle, owner)
     }
 
     pub(super) fn unmap(&mut self, event: &Event) {
@@ -263,7 +263,7 @@ impl Driver {
     }
 
     /// Gives physical memory another owner; what PyTorch got by that, unless it was counted as PyTorch's before.
-    fn give(&mut self, handle: u64, owner: Owner) -> Option<Claim> {
+    fn change_owner(&mut self, handle: u64, owner: Owner) -> Option<Claim> {
         let piece = *self.physical.get(&handle)?;
         let given = Piece { owner, ..piece };
         self.discount(piece);
@@ -298,7 +298,7 @@ impl Driver {
             if let Some(piece) = self.physical.get(&handle) {
                 reservations.remember(piece.bytes);
             }
-            claims.extend(self.give(handle, Owner::Torch));
+            claims.extend(self.change_owner(handle, Owner::Torch));
         }
         claims
     }
@@ -324,7 +324,7 @@ impl Driver {
         for handle in handles {
             let owner = self.physical.get(&handle).map(|piece| piece.owner);
             if owner == Some(Owner::Torch) {
-                self.give(handle, Owner::Leaving);
+                self.change_owner(handle, Owner::Leaving);
             }
         }
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The account of a recording: who has what on which device, row by row.
 //!
-//! The one place that adds up rows. Everything that speaks of bytes (the verdict, `info`, `explain`, the report, the
+//! The one place that adds up rows. Everything that reports bytes (the verdict, `info`, `explain`, the report, the
 //! exports, a replay's input) feeds its rows to an [`Account`] and reads the sums from it, so that no two answers
 //! about one recording can differ.
 //!
 //! A [`DeviceAccount`] is one process on one device. It knows PyTorch's live blocks and segments by their rows, and
 //! what the device charged by the driver's rows: by the device's own figure where the recording has it, else by the
-//! sizes asked for. It remembers the moments that answers are about: the largest use, the largest sum of blocks, the
+//! sizes requested. It remembers the moments that answers are about: the largest use, the largest sum of blocks, the
 //! last out-of-memory. Rows of several processes stand one process after the other in a recording, so what all of
-//! them used together is only known where the driver's rows say it ([`Event::in_use`]).
+//! them used together is only known where the driver's rows contain it ([`Event::in_use`]).
 //!
 //! **Invariant:** memory grows with what is there at one time, not with the number of rows; no sum exceeds
-//! [`ABSURD`] by more than one other, whatever the rows say.
+//! [`ABSURD`] by more than one other, whatever the rows contain.
 
 mod block;
 mod device;
@@ -30,7 +30,7 @@ pub use moment::{AfterOom, Breakdown, Moment, Peak, Refusal};
 
 use crate::{Event, Kind, StackTable};
 
-/// Pairs of process and device that are told apart; no machine has so many.
+/// Pairs of process and device that are distinguished; no machine has so many.
 const MAX_TRACKS: usize = 1 << 16;
 
 /// The most that all processes used of a device at one time.
@@ -39,7 +39,7 @@ const MAX_TRACKS: usize = 1 << 16;
 pub struct DevicePeak {
     /// Bytes.
     pub bytes: u64,
-    /// Whether it was this much; else it was not more, because nothing says which processes ran at the same time.
+    /// Whether it was this much; else it was not more, because nothing reports which processes ran at the same time.
     pub is_exact: bool,
     /// The process at whose row it was reached: the one that used most, where it is not exact.
     pub process: u32,
@@ -47,7 +47,7 @@ pub struct DevicePeak {
     pub row: u64,
 }
 
-/// What every process has on every device. `T` is what the reader notes down beside each live block.
+/// The memory of every process on every device. `T` is the reader's note beside each live block.
 ///
 /// ```
 /// use tonnage_recording::account::Rounding;
@@ -80,7 +80,7 @@ impl<T: Copy + Default> Account<T> {
         }
     }
 
-    /// Takes the next row, the `row`th from 0, and says what it did.
+    /// Takes the next row, the `row`th from 0, and reports what it did.
     pub fn apply(&mut self, event: &Event, row: u64, stacks: &StackTable) -> Change<T> {
         if !is_about_device(event.kind) {
             return Change::Nothing;
@@ -135,7 +135,7 @@ impl<T: Copy + Default> Account<T> {
             let bytes = breakdown.used.saturating_add(breakdown.other_processes);
             (bytes, process, moment.row)
         };
-        // The first of equals, so that process 0 speaks for all.
+        // The first of equals, so that process 0 stands for all.
         let is_told = tracks().all(|(_, track)| {
             track.at_peak_in_use().is_some() || track.at_peak_used().breakdown.used == 0
         });
@@ -172,7 +172,7 @@ fn first_largest(peaks: impl Iterator<Item = (u64, u32, u64)>) -> Option<(u64, u
     peaks.reduce(|most, next| if next.0 > most.0 { next } else { most })
 }
 
-/// Whether a row says something about memory of a device, or of the host.
+/// Whether a row is about memory of a device, or of the host.
 fn is_about_device(kind: Kind) -> bool {
     kind.is_event()
         && !matches!(

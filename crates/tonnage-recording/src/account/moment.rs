@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::{StackId, TextId};
 
-/// What is on a device at one moment. The parts make up `used`.
+/// The memory on a device at one moment. The parts make up `used`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Breakdown {
@@ -28,7 +28,7 @@ pub struct Breakdown {
 /// The most there was after a request that was refused, which the program went on without.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AfterOom {
-    /// Bytes the device charged to all processes, as far as the recording says.
+    /// Bytes the device charged to all processes, as far as the recording has them.
     pub in_use: u64,
     /// Bytes in blocks.
     pub allocated: u64,
@@ -42,7 +42,7 @@ pub struct Moment {
     pub row: u64,
     /// The time of that row, if it has one.
     pub time: Option<i64>,
-    /// What was there.
+    /// The memory at that moment.
     pub breakdown: Breakdown,
     /// Bytes PyTorch held from the driver by its own rows.
     pub reserved: u64,
@@ -52,13 +52,13 @@ pub struct Moment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub requested: u64,
     /// Bytes the driver had left.
     pub free: u64,
-    /// Where it was asked for.
+    /// Where it was requested.
     pub stack: Option<StackId>,
-    /// The stream it was asked for on.
+    /// The stream it was requested on.
     pub stream: u64,
     /// The call, in refusals of the driver.
     pub call: Option<TextId>,
@@ -91,7 +91,7 @@ pub(super) struct Figures {
     /// PyTorch's by the driver's rows.
     pub(super) torch: u64,
     pub(super) context: u64,
-    /// What the device charged, and whether the recording itself says so.
+    /// The charge of the device, and whether the recording itself reports it.
     pub(super) charged: u64,
     pub(super) is_told: bool,
     pub(super) managed: u64,
@@ -108,7 +108,7 @@ impl Figures {
     }
 
     pub(super) fn breakdown(&self) -> Breakdown {
-        // What was handed out is held, also where its segment is not recorded.
+        // Allocated bytes are held, also where their segment is not recorded.
         let held = self.reserved.max(self.allocated).max(self.torch);
         let used = if self.is_told {
             self.charged

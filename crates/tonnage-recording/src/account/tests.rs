@@ -23,8 +23,8 @@ fn handle(kind: Kind, address: u64, size: u64, handle: u64) -> Event {
     }
 }
 
-/// The driver's row of `event` with what the device says it has charged.
-fn told(event: Event, charged: u64, in_use: u64) -> Event {
+/// The driver's row of `event` with the device's report of its charge.
+fn add_charge(event: Event, charged: u64, in_use: u64) -> Event {
     Event {
         charged: Some(charged),
         in_use: Some(in_use),
@@ -75,7 +75,7 @@ fn memory_of_a_segment_is_pytorchs_from_the_drivers_row_on() {
     let after = track(&events);
     let want = [4 * MIB, 16 * MIB, 100 * MIB, 10 * MIB, 130 * MIB];
     assert_eq!(parts(after.breakdown()), want);
-    // Of moments with the same use the one with the most in blocks.
+    // The moment with the most in blocks wins among those with the same use.
     assert_eq!(after.at_peak_used().row, 4);
     assert_eq!(parts(after.at_peak_used().breakdown), want);
     let before_the_block = track(&events[..4]);
@@ -158,12 +158,12 @@ fn half_an_expandable_segment_is_pytorchs() {
 
 #[test]
 fn the_devices_own_figure_counts() {
-    let driver = |row, charged| told(row, charged, charged);
+    let driver = |row, charged| add_charge(row, charged, charged);
     let events = [
         driver(row(Kind::DriverContext, 0, 100 * MIB), 100 * MIB),
         // Rounded up by the device.
         driver(row(Kind::DriverMalloc, MIB, 2 * MIB + 1), 104 * MIB),
-        // The pool takes more than is asked for, keeps it, and gives it back later.
+        // The pool takes more than is requested, keeps it, and gives it back later.
         driver(row(Kind::PoolMalloc, 9 * MIB, 33 * MIB), 168 * MIB),
         driver(row(Kind::PoolFree, 9 * MIB, 33 * MIB), 168 * MIB),
         driver(row(Kind::PoolTrim, 0, 0), 104 * MIB),
@@ -194,7 +194,7 @@ fn processes_share_a_device_in_time() {
         [
             of(
                 process,
-                told(
+                add_charge(
                     row(Kind::DriverMalloc, MIB, 10 * MIB),
                     10 * MIB,
                     10 * MIB + others,
@@ -202,7 +202,7 @@ fn processes_share_a_device_in_time() {
             ),
             of(
                 process,
-                told(row(Kind::DriverFree, MIB, 10 * MIB), 0, others),
+                add_charge(row(Kind::DriverFree, MIB, 10 * MIB), 0, others),
             ),
         ]
     };
@@ -334,7 +334,11 @@ fn absurd_sizes_are_bounded() {
     for address in 0..4 {
         let rows = kinds.map(|kind| handle(kind, address, huge, address));
         events.extend(rows);
-        events.push(told(row(Kind::DriverMalloc, address, huge), huge, huge));
+        events.push(add_charge(
+            row(Kind::DriverMalloc, address, huge),
+            huge,
+            huge,
+        ));
         events.push(row(Kind::FreeRequested, 100 + address, huge));
     }
     let track = track(&events);
@@ -354,7 +358,7 @@ struct Naive {
 }
 
 impl Naive {
-    fn of(events: &[Event]) -> Self {
+    fn from_events(events: &[Event]) -> Self {
         let mut blocks: Vec<(u64, u64)> = Vec::new();
         let mut segments: Vec<(u64, u64)> = Vec::new();
         let mut direct: Vec<(u64, u64)> = Vec::new();
@@ -458,7 +462,7 @@ proptest! {
                 .filter(|other| (other.process, other.device) == key)
                 .copied()
                 .collect();
-            let naive = Naive::of(&mine);
+            let naive = Naive::from_events(&mine);
             let track = account.get(key.0, key.1).unwrap();
             let found = Naive {
                 allocated: track.allocated(),

@@ -147,7 +147,7 @@ impl Picture<'_> {
             let of = |one: &Stretch| if levels == 0 { one.high } else { one.low };
             let row = |one: &Stretch| u64::from(of(one).row - one.start);
             columns.plain(names[0], stretches.iter().map(row));
-            columns.deltas(names[1], stretches.iter().map(|one| of(one).held()));
+            columns.deltas(names[1], stretches.iter().map(|one| of(one).held_bytes()));
             for category in 0..CATEGORIES {
                 let bytes = |one: &Stretch| of(one).by_category[category];
                 columns.deltas(names[2 + category], stretches.iter().map(bytes));
@@ -198,7 +198,7 @@ impl Picture<'_> {
                     moment: &found.moment,
                     refused: found.moment.refused,
                     allocated: found.levels.allocated,
-                    reserved: found.levels.held(),
+                    reserved: found.levels.held_bytes(),
                 })
                 .collect(),
             steps_left_out: self.steps_left_out,
@@ -306,7 +306,7 @@ impl Picture<'_> {
         columns.plain("unused", rows);
     }
 
-    /// What each block is called, who holds it, and where it was made; the number of the stack of the request that could
+    /// The name of each block, its holder, and where it was made; the number of the stack of the request that could
     /// not be served.
     fn names(
         &self,
@@ -325,7 +325,10 @@ impl Picture<'_> {
             .map(|index| {
                 let held = held(index).filter(|held| !held.name.is_empty());
                 held.map_or((0, 0), |held| {
-                    (texts.put(&held.said()), texts.put(&line(held, shared)))
+                    (
+                        texts.intern_text(&held.describe_holder()),
+                        texts.intern_text(&line(held, shared)),
+                    )
                 })
             })
             .collect();
@@ -338,7 +341,7 @@ impl Picture<'_> {
             let named = block
                 .shape
                 .map(|id| without_category(subject.stacks.text(id)));
-            named.or(told).map_or(0, |shape| texts.put(shape))
+            named.or(told).map_or(0, |shape| texts.intern_text(shape))
         });
         columns.plain("shape", shapes);
         columns.deltas(
@@ -575,7 +578,7 @@ struct BlockFacts {
     segments_left_out: usize,
     grid_columns: u32,
     grid_lines: u32,
-    /// Number of the stack of the request that could not be served; 0 is none.
+    /// Number of the stack of the request that could not be served; 0 means none.
     failure_stack: u64,
     /// Blocks of findings: so many of the column `marked` each, in order.
     marked: Vec<Marked>,

@@ -56,7 +56,7 @@ pub(super) fn page(story: &Story, words: &str, panes: &[PaneData]) -> String {
     let mut page = String::with_capacity(words.len() + data + SCRIPT.len() + (64 << 10));
     page.push_str("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    // Nothing is ever fetched, whatever a name in the recording says.
+    // Nothing is ever fetched, whatever a name in the recording contains.
     page.push_str("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:\">\n");
     page.push_str("<meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" content=\"no-referrer\">\n");
     page.push_str("<title>");

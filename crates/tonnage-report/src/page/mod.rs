@@ -81,7 +81,7 @@ impl From<io::Error> for WriteError {
     }
 }
 
-/// What was written.
+/// The written page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Written {
@@ -110,7 +110,7 @@ pub struct Picture<'a> {
 impl<'a> Picture<'a> {
     /// Finds the moments of a recording.
     pub fn draw(subject: Subject<'a>) -> Self {
-        let changes = Changes::of(subject.blocks, subject.segments, subject.rows);
+        let changes = Changes::from_blocks(subject.blocks, subject.segments, subject.rows);
         let (moments, steps_left_out) = find(&subject, &changes);
         Self {
             subject,
@@ -134,7 +134,7 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// One process on one device, with what is said of it.
+/// One process on one device, with the words about it.
 pub struct Pane<'a> {
     /// Its pictures.
     pub picture: Picture<'a>,

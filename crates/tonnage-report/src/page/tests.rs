@@ -241,7 +241,7 @@ fn nothing_and_nonsense_still_make_a_page() {
             step: 0,
         },
     ];
-    // Ids of another table, and fewer rows than the blocks say.
+    // Ids of another table, and fewer rows than the blocks refer to.
     let subject = Subject {
         phases: &phases,
         ..subject(&blocks, &stacks, 20)
@@ -286,7 +286,7 @@ fn holders_answers_and_findings_are_text_without_folders_and_lead_to_their_block
             title: "memory is fragmented".to_owned(),
             text: told,
             pane: 1,
-            // The last is no block.
+            // The last is not a block.
             blocks: vec![3, 5, 300],
             pins: true,
         }],

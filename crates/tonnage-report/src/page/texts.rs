@@ -10,7 +10,7 @@ use crate::names::{is_own, shortened};
 /// Characters of a text.
 const TEXT: usize = 300;
 
-/// The texts that kept blocks need; 0 is none.
+/// The texts that kept blocks need; 0 means none.
 pub(super) struct Texts<'a> {
     table: &'a StackTable,
     pub(super) list: Vec<String>,
@@ -34,12 +34,12 @@ impl<'a> Texts<'a> {
         if let Some(id) = self.ids.get(&text) {
             return *id;
         }
-        let id = self.put(self.table.text(text));
+        let id = self.intern_text(self.table.text(text));
         self.ids.insert(text, id);
         id
     }
 
-    pub(super) fn put(&mut self, text: &str) -> u64 {
+    pub(super) fn intern_text(&mut self, text: &str) -> u64 {
         let mut cut: String = text.chars().take(TEXT).collect();
         if cut.len() < text.len() {
             cut.push('…');
@@ -56,7 +56,7 @@ impl<'a> Texts<'a> {
 }
 
 pub(super) struct StackNode {
-    /// How much smaller the caller's number is; 0 is none.
+    /// How much smaller the caller's number is; 0 means none.
     pub(super) parent_distance: u64,
     pub(super) frame: u64,
 }
@@ -68,7 +68,7 @@ pub(super) struct FrameTexts {
     pub(super) line: u64,
 }
 
-/// The stacks that kept blocks need; 0 is none.
+/// The stacks that kept blocks need; 0 means none.
 pub(super) struct Stacks<'a> {
     table: &'a StackTable,
     full_paths: bool,
@@ -125,13 +125,13 @@ impl<'a> Stacks<'a> {
             return *number;
         }
         let file = if self.full_paths {
-            texts.put(frame.file)
+            texts.intern_text(frame.file)
         } else {
-            texts.put(&shortened(frame.file))
+            texts.intern_text(&shortened(frame.file))
         };
         self.frames.push(FrameTexts {
             own: is_own(frame.file),
-            function: texts.put(frame.function),
+            function: texts.intern_text(frame.function),
             file,
             line: frame.line,
         });

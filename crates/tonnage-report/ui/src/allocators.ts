@@ -79,7 +79,7 @@ export function allocatorTable(runs: AllocatorRun[]): Table {
 
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4]];
 
-/** Lines of what was held over time, told apart by dashes and by their names at the end. */
+/** Lines of held memory over time, distinguished by dashes and by their names at the end. */
 export class AllocatorLines {
   readonly surface: Surface;
 

@@ -84,7 +84,7 @@ function steps(context: CanvasRenderingContext2D, timeline: Timeline, colors: Pa
     if (step % every !== 0 || at < free) continue;
     const text = `step ${count(step)}`;
     const room = context.measureText(text).width;
-    // Of a step that began before the picture there is little to see: the next one has the better right to the place.
+    // A step that began before the picture is mostly hidden: the next one has the better right to the place.
     const next = begins[index + 1];
     if (index === 0 && next && next.step % every === 0 && next.at < at + room + 12) continue;
     if (at + room > span.left + span.width) break;

@@ -15,7 +15,7 @@ export interface PixelColumns {
 
 let latest: { timeline: Timeline; from: number; to: number; width: number; columns: PixelColumns } | null = null;
 
-/** The columns of a range; both pictures ask for the same ones. */
+/** The columns of a range; both pictures request the same ones. */
 export function pixelColumns(timeline: Timeline, from: number, to: number, width: number): PixelColumns {
   if (!latest || latest.timeline !== timeline || latest.from !== from || latest.to !== to || latest.width !== width) {
     latest = { timeline, from, to, width, columns: makeColumns(timeline, from, to, width) };

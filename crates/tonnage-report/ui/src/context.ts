@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What panels and the pane that holds them agree on; in a file of its own, so that panels do not import the pane.
+// The contract of panels and the pane that holds them; in a separate file, so that panels do not import the pane.
 
 import type { Moment, Timeline } from "./data";
 import type { Palette } from "./dom";
@@ -7,7 +7,7 @@ import type { Group } from "./groups";
 import type { Tip } from "./tip";
 import type { View } from "./view";
 
-/** What a panel knows of the pane it belongs to. */
+/** The view of a panel on its pane. */
 export interface PaneContext {
   readonly timeline: Timeline;
   readonly view: View;
@@ -15,7 +15,7 @@ export interface PaneContext {
   readonly colors: () => Palette;
   /** Moments, those of note before those of steps. */
   readonly moments: Moment[];
-  /** An id of its own for an element of this pane. */
+  /** A unique id for an element of this pane. */
   id(name: string): string;
   pickBlock(block: number, row: number): void;
   pickPlanned(block: number, row: number): void;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The data of the page: unpacked columns, and the questions the pictures ask of them.
+// The data of the page: unpacked columns, and the queries of the pictures on them.
 
 interface Column {
   name: string;
@@ -106,7 +106,7 @@ export interface AllocatorRun {
   series: [number, number][];
 }
 
-/** What the blocks would take if their lifetimes had been known beforehand. */
+/** The size of the blocks if their lifetimes had been known beforehand. */
 export interface Planned {
   sentence: string;
   done: boolean;
@@ -150,7 +150,7 @@ export interface Finding {
   pins: boolean;
 }
 
-/** What a rank took; `pane` shows it. */
+/** The memory of a rank; `pane` shows it. */
 export interface Rank {
   rank: number;
   used: number;
@@ -172,7 +172,7 @@ export interface Difference {
   after: number;
 }
 
-/** What is said of the whole page. */
+/** The words about the whole page. */
 export interface Story {
   title: string;
   verdict: string;
@@ -192,7 +192,7 @@ export interface PageFacts {
   panes: string[];
 }
 
-/** What is said of one pane. */
+/** The words about one pane. */
 interface Words {
   name: string;
   allocators: AllocatorRun[];
@@ -264,7 +264,7 @@ export class Timeline {
 
   constructor(part: Part<TimelineFacts>) {
     this.facts = part.facts;
-    // The phase of an optimizer's step, told apart from the step that all phases belong to.
+    // The phase of an optimizer's step, distinguished from the step that all phases belong to.
     this.facts.phases = this.facts.phases.map((name) => (name === "step" ? "optimizer" : name));
     this.start = part.numbers("start");
     const all = this.facts.categories.map((_, category) => category);
@@ -390,7 +390,7 @@ export class Timeline {
 
 interface BlockFacts {
   version: number;
-  /** What of the plan is not drawn one by one. */
+  /** The part of the plan that is not drawn one by one. */
   plan_rest_blocks: number;
   plan_rest_largest: number;
   rest_blocks: number;
@@ -399,7 +399,7 @@ interface BlockFacts {
   segments_left_out: number;
   grid_columns: number;
   grid_lines: number;
-  /** The stack of the request that could not be served; 0 is none. */
+  /** The stack of the request that could not be served; 0 means none. */
   failure_stack: number;
   /** Blocks of findings: so many of the column `marked` each, in order. */
   marked: { finding: number; drawn: number; left_out: number }[];
@@ -436,7 +436,7 @@ export class Blocks {
   readonly module: Float64Array;
   readonly name: Float64Array;
   readonly shape: Float64Array;
-  /** Who holds it, and the line of that. */
+  /** The holder, and its line. */
   readonly holder: Float64Array;
   readonly holderLine: Float64Array;
   readonly stack: Float64Array;
@@ -516,7 +516,7 @@ export class Blocks {
     if (address.length === 0) return null;
     const other: Partial<Blocks> = {
       facts: { ...this.facts, rest_blocks: this.facts.plan_rest_blocks, rest_largest: this.facts.plan_rest_largest },
-      // What is not in the plan has no life in it.
+      // A block outside the plan has no life in it.
       died: part.numbers("plan_life").map((life, block) => this.born[block] + life),
       address: part.numbers("plan_address"),
       bytes: part.numbers("plan_bytes"),
@@ -567,7 +567,7 @@ export class Blocks {
 
   private readonly lines = new Map<number, string>();
 
-  /** The line a stack is told by: the innermost that is not a library's. */
+  /** The line that identifies a stack: the innermost that is not a library's. */
   lineOf(stack: number): string {
     let line = this.lines.get(stack);
     if (line === undefined) {

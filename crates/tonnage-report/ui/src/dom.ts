@@ -62,7 +62,7 @@ export class Surface {
     }).observe(this.element);
   }
 
-  /** Takes the size of the box; says whether it changed. */
+  /** Takes the size of the box; returns whether it changed. */
   fit(): boolean {
     if (Surface.printing) return false;
     const width = this.element.clientWidth;
@@ -144,7 +144,7 @@ export function palette(): Palette {
   };
 }
 
-/** Diagonal lines on a ground, to fill areas that are told apart without colour; made once for each theme. */
+/** Diagonal lines on a ground, to fill areas that are distinguished without colour; made once for each theme. */
 const patterns = new Map<string, CanvasPattern | string>();
 
 export function hatch(context: CanvasRenderingContext2D, ground: string, line: string, scale: number, wide = false): CanvasPattern | string {

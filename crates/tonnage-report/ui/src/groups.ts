@@ -11,7 +11,7 @@ export interface Group {
   /** The drawn blocks of it. */
   blocks: number[];
   category: number;
-  /** Who holds it; empty where nobody was asked. */
+  /** The holder; empty where Python was not queried. */
   holder: string;
   module: string;
   line: string;
@@ -65,7 +65,7 @@ export function equal(blocks: Blocks, members: readonly number[]): { label: stri
   return all;
 }
 
-/** What a group is, in a few words. */
+/** The name of a group, in a few words. */
 export function groupLabel(blocks: Blocks, of: Group): string {
   if (of.blocks.length === 1) return tensorLabel(blocks, of.blocks[0], false);
   const kinds = equal(blocks, of.blocks);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Who holds the bytes at one moment, as a picture: category, module, source line, tensor; or category and call stack.
 //
-// Built of real elements, so that it can be read aloud, tabbed to and printed. What the drawn blocks do not add up to
-// is a part of its own, so the widths are always true.
+// Built of real elements, so that it can be read aloud, tabbed to and printed. The rest beyond the drawn blocks
+// is a separate part, so the widths are always true.
 
 import { placeText, type Blocks, type Levels, type Timeline } from "./data";
 import { el } from "./dom";
@@ -15,7 +15,7 @@ export interface Part {
   blocks: number;
   /** Blocks whose category torch itself named. */
   exact: number;
-  /** Number of the category; -1 for what is no block. */
+  /** Number of the category; -1 for a part that is not a block. */
   category: number;
   kind: "root" | "category" | "module" | "line" | "tensor" | "frame" | "rest" | "free" | "context";
   children: Map<string, Part>;
@@ -65,7 +65,7 @@ export function parts(timeline: Timeline, blocks: Blocks, levels: Levels, groupi
         go(`f${text}`, `${text} ${place.function}`, "frame");
       }
     }
-    // Equal blocks are one part, which says how many they are.
+    // Equal blocks are one part, which shows how many they are.
     const label = tensorLabel(blocks, block, grouping !== "module");
     go(`t${label}`, label, "tensor");
     for (const one of path) {

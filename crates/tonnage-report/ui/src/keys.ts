@@ -3,7 +3,7 @@
 
 import type { Pane } from "./pane";
 
-/** Does what a key asks of a pane; says whether it asked for anything. */
+/** Applies a key to a pane; returns whether the key had an effect. */
 export function paneKey(pane: Pane, event: KeyboardEvent): boolean {
   const { view } = pane;
   const { addresses, plan } = pane;

@@ -32,7 +32,7 @@ export class Labels {
       this.placed.push(box);
       context.textAlign = "left";
       context.textBaseline = "middle";
-      // A ground of its own, so that lines of the picture do not run through the words.
+      // A separate ground, so that lines of the picture do not run through the words.
       context.globalAlpha = 0.8;
       context.fillStyle = this.around;
       context.fillRect(box.left, box.top, box.right - box.left, HEIGHT);

@@ -20,7 +20,7 @@ export interface PaneOptions {
   number: number;
   /** Before every id, so that two panes can stand on one page. */
   prefix: string;
-  /** What the vertical axis shows at least. */
+  /** The least range of the vertical axis. */
   least: number;
   /** Whether the address of the page keeps what is looked at. */
   kept: boolean;
@@ -114,7 +114,7 @@ export class Pane implements PaneContext {
     this.tip.close();
   }
 
-  // What is selected.
+  // The selection.
 
   private mark(members: readonly number[] | null): void {
     const { blocks, view } = this;
@@ -131,7 +131,7 @@ export class Pane implements PaneContext {
     if (!this.view.query && this.view.found) this.mark(null);
   }
 
-  /** Looks for the query; says nothing is selected otherwise. */
+  /** Looks for the query; reports an empty selection otherwise. */
   find(): void {
     const { blocks, view } = this;
     if (!blocks) return;

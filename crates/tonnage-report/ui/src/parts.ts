@@ -3,7 +3,7 @@
 
 import { el } from "./dom";
 
-/** How a picture is read, for those who ask. */
+/** How a picture is read, on request. */
 export function how(...paragraphs: string[]): HTMLElement {
   return el("details", { class: "how" }, el("summary", {}, "How to read this"), ...paragraphs.map((text) => el("p", {}, text)));
 }
@@ -30,7 +30,7 @@ export function foldedSection(id: string, title: string, sum: string, opened: ()
   return el("section", { id, class: "folded", "aria-labelledby": `${id}-title` }, details);
 }
 
-/** A button whose spoken name holds what is written on it. */
+/** A button whose accessible name holds what is written on it. */
 export function button(text: string, label: string, click: () => void): HTMLButtonElement {
   const spoken = label.toLowerCase().includes(text.toLowerCase()) ? label : `${text}: ${label}`;
   return el("button", { type: "button", "aria-label": spoken, title: label, click }, text);
@@ -41,7 +41,7 @@ export function iconButton(sign: string, label: string, click: () => void): HTML
   return el("button", { type: "button", class: "icon", "aria-label": label, title: label, click }, el("span", { "aria-hidden": "true" }, sign));
 }
 
-/** A button that copies a text and says so. */
+/** A button that copies a text and confirms it. */
 export function copyButton(text: string): HTMLButtonElement {
   const copy = el("button", { type: "button", class: "copy" }, "copy");
   let timer = 0;

@@ -13,7 +13,7 @@ interface Handlers {
   leave?(): void;
 }
 
-/** What is under the pointer; the tooltip implements it. */
+/** The thing under the pointer; the tooltip implements it. */
 export interface Hover {
   row: number | null;
   timeline(stretch: number, low: number, x: number, y: number, inside: number): void;

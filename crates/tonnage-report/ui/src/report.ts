@@ -125,7 +125,7 @@ export class Report {
     if (this.pane.view.query) this.toolbar.find();
   }
 
-  /** What is worth looking at first, beside the pictures and without marking it in them. */
+  /** The moments worth looking at first, beside the pictures and without marking it in them. */
   private introduce(blocks: Blocks): void {
     const { story, pane } = this;
     if (pane.pickFailure()) return;

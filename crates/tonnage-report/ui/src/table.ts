@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Tables that say what the pictures show. Sorted by a click on a heading; long ones are shown piece by piece.
+// Tables that hold what the pictures show. Sorted by a click on a heading; long ones are shown piece by piece.
 
 import { el } from "./dom";
 import { bytes, count } from "./format";

@@ -36,7 +36,7 @@ export class ThemeSwitch {
     return this.theme === "system" ? window.matchMedia("(prefers-color-scheme: dark)").matches : this.theme === "dark";
   }
 
-  /** What the address of the page keeps, if it is not the system's. */
+  /** The theme in the address of the page, if it is not the system's. */
   get kept(): string | null {
     return this.theme === "system" ? null : this.theme;
   }

@@ -34,7 +34,7 @@ export class TimelinePicture {
     private readonly view: View,
     private readonly hover: Hover,
     private colors: () => Palette,
-    /** What the vertical axis shows at least, so that two pictures have one scale. */
+    /** The least range of the vertical axis, so that two pictures have one scale. */
     private readonly least = 0,
     /** Called after a click on memory that is never used again. */
     private readonly unusedPicked: () => void = () => undefined,

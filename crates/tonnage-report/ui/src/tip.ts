@@ -95,7 +95,7 @@ export class Tip {
     this.show(
       x,
       y,
-      el("h3", {}, inSegment ? "a hole: cached by PyTorch, free" : "not obtained from the driver"),
+      el("h3", {}, inSegment ? "a gap: cached by PyTorch, free" : "not obtained from the driver"),
       el("p", {}, `address 0x${Math.floor(address).toString(16)}`),
       restShare > 0 && rest
         ? el("p", {}, `about ${share(restShare, 1)} of this spot was covered by smaller blocks that are not drawn one by one (at most ${bytes(rest.rest_largest)} each)`)

@@ -52,7 +52,7 @@ export class Toolbar {
       el("span", { class: "group search" }, el("label", { for: "search" }, "find"), this.search),
       this.range,
     );
-    // What is sticky below it, and what a link leads to, keeps clear of it, in however many lines it is.
+    // A sticky element below it, and the target of a link, keeps clear of it, in however many lines it is.
     new ResizeObserver(() => {
       const covers = getComputedStyle(this.element).position === "sticky";
       document.documentElement.style.setProperty("--bar", `${covers ? this.element.offsetHeight : 0}px`);
@@ -114,7 +114,7 @@ export class Toolbar {
       const at = (row: number) => Math.max(0, timeline.phaseAt(Math.min(timeline.rows - 1, Math.max(0, Math.floor(row)))));
       const begin = at(from);
       let end = at(to - 1);
-      // What is between passes counts to the step it follows.
+      // Time between passes counts to the step it follows.
       while (end > begin && timeline.facts.phases[timeline.phase[end]] === "other") end--;
       const [first, last] = [timeline.phaseStep[begin], timeline.phaseStep[end]];
       return first === last ? `step ${count(first)}, ` : `steps ${count(first)} to ${count(last)}, `;

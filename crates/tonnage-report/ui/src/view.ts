@@ -25,7 +25,7 @@ function within(top: number, bottom: number): [number, number] {
   return [start, start + width];
 }
 
-/** A band of its own, which no link keeps. */
+/** A separate band, which no link keeps. */
 export class OwnBand implements Band {
   top = 0;
   bottom = 1;
@@ -199,7 +199,7 @@ export class View implements Band {
     this.listeners = [];
   }
 
-  /** Takes over what a link says; anything odd is left out. */
+  /** Takes over the state in a link; anything odd is left out. */
   read(): void {
     if (this.pane === null) return;
     const fields = new URLSearchParams(location.hash.slice(1));

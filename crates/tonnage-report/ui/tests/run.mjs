@@ -171,7 +171,7 @@ for (const width of [1280, 390]) {
       lines: [...document.querySelectorAll("#answer > dl.lines > dt")].map((one) => one.textContent),
     }));
     expect(answer.lines.join() === "needs,headroom,overhead,when", `the need, the headroom and the overhead stand on the card, ${at}`, answer.lines.join(", "));
-    expect(answer.title.replace("TN102", "") === "✗ Fits: memory is fragmented" && answer.detail === "3.10 GiB are free in 41 holes", `the title is the outcome and its cause, the sizes follow, ${at}`, `${answer.title} / ${answer.detail}`);
+    expect(answer.title.replace("TN102", "") === "✗ Fits: memory is fragmented" && answer.detail === "3.10 GiB is free in 41 gaps", `the title is the outcome and its cause, the sizes follow, ${at}`, `${answer.title} / ${answer.detail}`);
     expect(answer.sizes.slice(1).every((size) => size < 0.7 * answer.sizes[0]), `one number stands out, ${at}`, answer.sizes.join(", "));
     expect(answer.filled > 20 && answer.filled < answer.limit && /^At the peak: .*free /.test(answer.parts), `a bar shows the peak below the capacity, ${at}`, answer.parts.slice(0, 60));
     const spans = await page.evaluate(() => ({

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Some ranks of a job of many: which run, on which machine, and with which environment.
 //!
-//! Each rank that runs is a process of its own, started as `torchrun` would start it. What it would hear from ranks that
-//! are not there is answered: by [`store`] when processes meet, by the stand-in's NCCL in collectives.
+//! Each rank that runs is its own process, started as `torchrun` would start it. Messages that it would get from ranks
+//! that do not run are made up: by [`store`] when processes meet, by the stand-in's NCCL in collectives.
 
 pub(crate) mod store;
 
@@ -76,7 +76,7 @@ impl World {
         machines
     }
 
-    /// What `torchrun` would put into the environment of a rank whose store is at `port`, and for the hook the port and
+    /// The variables that `torchrun` would set for a rank whose store is at `port`, and for the hook the port and
     /// the secret of the store. Other users cannot read the environment of a process.
     pub(crate) fn environment(
         &self,
@@ -132,7 +132,7 @@ const SWITCHES: [&str; 6] = [
     "enable-numa-binding",
 ];
 
-/// A command that was started by `torchrun`, and what that was told.
+/// A command that was started by `torchrun`, and the arguments of that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launched {
     /// The command of one rank.

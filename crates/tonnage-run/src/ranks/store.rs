@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The store in which the processes of torch.distributed meet, for a job of which only some ranks run.
 //!
-//! It speaks the protocol of torch's `TCPStore`, and answers for the ranks that are not there. What a rank waits for is
-//! answered as soon as no rank that runs can still say it: at once if it is for a group in which nobody else runs, or
-//! whose first rank does not, which is the one to speak; else when each rank that runs waits or has gone. A key that
-//! names a communicator of NCCL gets a name made from the key, so that all ranks of a group that run get the same; any
-//! other key gets `1`. Where a rank's symmetric memory is gets the answer of a rank of its group that runs. A count to
-//! which ranks add is complete at once. The hook tells who is in a group.
+//! It speaks the protocol of torch's `TCPStore`, and answers for the ranks that do not run. A key that a rank waits for
+//! is answered as soon as no rank that runs can still set it: at once if it is for a group in which no other rank runs,
+//! or whose first rank does not, which is the one to set it; else when each rank that runs waits or has gone. A key
+//! that names a communicator of NCCL gets a name made from the key, so that all ranks of a group that run get the same;
+//! any other key gets `1`. Where a rank's symmetric memory is gets the answer of a rank of its group that runs. A count
+//! to which ranks add is complete at once. The hook reports who is in a group.
 //!
-//! Each rank has a port of its own, so that it is known who waits.
+//! Each rank has its own port, so that it is known who waits.
 //!
 //! Any user of the machine can connect to a port. A connection of another user is closed before anything is read. Ranks
 //! unpickle objects that they find in the store: the keys of those, and of groups, contain a secret that only the
@@ -37,14 +37,14 @@ const MOST_CONNECTIONS: usize = 4096;
 const LOOKUPS: usize = 5;
 /// How often one who waits looks whether its client has gone or given up.
 const LOOK: Duration = Duration::from_millis(20);
-/// Keys under which the hook tells who is in a group.
+/// Keys under which the hook reports who is in a group.
 const GROUPS: &[u8] = b"tonnage-groups/";
 /// Keys under which it passes on Python objects.
 const OBJECTS: &[u8] = b"tonnage-objects/";
-/// Part of the keys under which ranks tell each other where their symmetric memory is: `…/CUDASymmetricMemory/3/RANK`, with
+/// Part of the keys under which ranks publish where their symmetric memory is: `…/CUDASymmetricMemory/3/RANK`, with
 /// the number of the exchange and the place in the group.
 const SYMMETRIC_MEMORY: &str = "CUDASymmetricMemory/";
-/// What NCCL takes for the name of a communicator.
+/// The size of the name of a communicator in NCCL.
 const COMMUNICATOR_NAME: usize = 128;
 
 const STOP_WAITING: u8 = 0;
@@ -52,7 +52,7 @@ const WAIT_CANCELED: u8 = 1;
 const READY: u8 = 0;
 const NOT_READY: u8 = 1;
 
-/// What a client asks, by its number in the protocol.
+/// The request of a client, by its number in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Query {
     Validate,
@@ -145,7 +145,7 @@ impl Store {
         })
     }
 
-    /// What keys of groups and objects contain, so that no other user can write them.
+    /// The part of keys of groups and objects that prevents writes by another user.
     pub(crate) fn secret(&self) -> &str {
         &self.secret
     }
@@ -159,7 +159,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        // Whoever listens notices with the next client.
+        // The listener notices with the next client.
         for &port in &self.ports {
             drop(TcpStream::connect((Ipv4Addr::LOCALHOST, port)));
         }
@@ -183,7 +183,7 @@ fn listen(listener: &TcpListener, rank: usize, shared: &Arc<Shared>, ended: &Ato
         }
         let shared = Arc::clone(shared);
         let serve = move || {
-            // A client that breaks off, or asks what no torch asks, loses its connection and nothing else.
+            // A client that breaks off, or sends a request that no torch sends, loses its connection and nothing else.
             let _ = Client::new(stream, rank, &shared).and_then(|mut client| client.serve());
         };
         let _ = thread::Builder::new()
@@ -213,16 +213,16 @@ fn is_own_user(stream: &TcpStream) -> bool {
     false
 }
 
-/// The user of the socket at `local` that is connected to `remote`, by the system's table of connections: a head, then a
-/// line for each socket with its number, both addresses in hexadecimal digits, and its user as the eighth word. Addresses
-/// count, too: 127.0.0.2 may have a socket at the same port.
+/// The user of the socket at `local` that is connected to `remote`, by the system's table of connections: a head, then
+/// a line for each socket with its number, both addresses in hexadecimal digits, and its user as the eighth word.
+/// Addresses count, too: 127.0.0.2 may have a socket at the same port.
 fn user_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let is_at = |word: &str, address: SocketAddr| {
         let (SocketAddr::V4(address), Some((host, port))) = (address, word.split_once(':')) else {
             return false;
         };
         let digits = format!("{:08X}", u32::from_ne_bytes(address.ip().octets()));
-        // A socket of IPv6 has the address of IPv4 within one of its own.
+        // An IPv6 socket has the IPv4 address within an IPv6 one.
         let is_host = host
             .strip_prefix("0000000000000000FFFF0000")
             .unwrap_or(host)
@@ -247,11 +247,11 @@ impl Shared {
     }
 }
 
-/// What has been said.
+/// The values that were set.
 #[derive(Debug, Default)]
 struct Keys {
     world: i64,
-    /// What keys begin with under which the hook tells who is in a group.
+    /// The beginning of the keys under which the hook reports who is in a group.
     groups_prefix: Vec<u8>,
     /// GPUs of a machine.
     gpus: u32,
@@ -272,7 +272,7 @@ struct Running {
     /// Whether it was ever connected.
     came: bool,
     connections: usize,
-    /// What each of its connections waits for that does so, by a number.
+    /// The keys that each of its waiting connections waits for, by a number.
     waits: BTreeMap<u64, Vec<Vec<u8>>>,
 }
 
@@ -358,7 +358,7 @@ impl Keys {
                 return true;
             }
         }
-        // Of all who wait the first: that may let it say what the others wait for.
+        // The first of all that wait: that may let it set what the others wait for.
         let mut running = self.running.iter();
         running.all(|it| self.waits(it) || it.has_gone())
             && self.running.iter().position(|it| self.waits(it)) == Some(place)
@@ -368,8 +368,9 @@ impl Keys {
         self.running.iter().any(|it| it.rank == rank)
     }
 
-    /// Whose answer a rank gives that is asked where its symmetric memory is: its own if it runs, else that of the next
-    /// one of the group that does. Ranks pass descriptors on to the next, so each that runs then gets as many as it sends.
+    /// The rank whose location of symmetric memory answers a query of a rank: its own if it runs, else that of the next
+    /// one of the group that does. Ranks pass descriptors on to the next, so each that runs then gets as many as it
+    /// sends.
     fn substitute(&self, key: &[u8]) -> Option<Substitute> {
         let text = str::from_utf8(key).ok()?;
         let (front, rest) = text.rsplit_once(SYMMETRIC_MEMORY)?;
@@ -394,7 +395,8 @@ impl Keys {
         })
     }
 
-    /// Whether a rank waits for what nobody has said. One that has not noticed yet that it was said may speak next.
+    /// Whether a rank waits for a key that was never set. One that has not noticed yet that it was set may set the
+    /// next.
     fn waits(&self, rank: &Running) -> bool {
         let mut waits = rank.waits.values();
         waits.any(|asked| asked.iter().any(|key| !self.has(key)))
@@ -411,7 +413,7 @@ impl Keys {
         prefixes.find_map(|part| self.groups.get(part))
     }
 
-    /// Says what a rank that is not there would have said.
+    /// Sets the value that a missing rank would have set.
     fn answer(&mut self, key: &[u8]) -> io::Result<()> {
         let value = if key.starts_with(OBJECTS) {
             // The hook makes an error of it: objects cannot be made up.
@@ -476,7 +478,7 @@ fn names_communicator(key: &[u8]) -> bool {
     last.contains("nccl") || last.contains("uid") || is_numbers(last)
 }
 
-/// A name that all who ask for the key get, and no others.
+/// A name that all who request the key get, and no others.
 fn communicator_name(key: &[u8]) -> Vec<u8> {
     let mut name = b"tonnage\0".to_vec();
     for number in 0_u8..15 {
@@ -626,7 +628,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Changes what has been said, and tells those who wait.
+    /// Changes the values, and notifies the ranks that wait.
     fn change<T>(&self, act: impl FnOnce(&mut Keys) -> io::Result<T>) -> io::Result<T> {
         let result = act(&mut self.shared.lock());
         self.shared.changed.notify_all();
@@ -839,7 +841,7 @@ mod tests {
         set(&mut one, b"from one", b"hello");
         assert_eq!(byte(&mut other), STOP_WAITING);
         assert_eq!(get(&mut other, b"from one"), b"hello");
-        // Both wait: nobody who runs can still say it. The first goes on, and says what the second waits for.
+        // Both wait: no rank that runs can still set it. The first goes on, and sets what the second waits for.
         start_wait(&mut other, b"from one, later");
         start_wait(&mut one, b"from nobody");
         assert_eq!(byte(&mut one), STOP_WAITING);
@@ -877,7 +879,7 @@ mod tests {
             let (to, back) = (format!("to {round}"), format!("back {round}"));
             start_wait(&mut other, to.as_bytes());
             thread::sleep(Duration::from_millis(1));
-            // What the other waits for, and at once a wait for its answer.
+            // The key that the other waits for, and at once a wait for its answer.
             let both = [
                 set_query(to.as_bytes(), b"hello"),
                 wait_query(back.as_bytes()),
@@ -1049,7 +1051,7 @@ mod tests {
         start_wait(&mut three, &key("tp", 0));
         assert_eq!(byte(&mut three), STOP_WAITING);
         assert_eq!(get(&mut three, &key("tp", 0)), request(0, 100));
-        // Of a group of two machines nobody's memory can be had.
+        // The memory of a group of two machines is not available.
         set(&mut three, &key("0", 3), &request(3, 300));
         start_wait(&mut three, &key("0", 2));
         assert_eq!(byte(&mut three), STOP_WAITING);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether anybody has waited for a collective.
+//! Whether a stream or the host has waited for a collective.
 //!
-//! Torch asks the events of its collectives whether they are done, right after
-//! it has issued them and from a thread of its own, and makes no stream wait for
+//! Torch queries the events of its collectives whether they are done, right after
+//! it has issued them and from its own thread, and makes no stream wait for
 //! one that is. On a GPU a collective is not done that early: streams do wait,
 //! and through them the host, for ranks that may never come. So a collective is
-//! done for whoever asks once a stream or the host has waited for it, or for a
+//! done for every query once a stream or the host has waited for it, or for a
 //! later one of its stream. That is a matter of the program, and not of how fast
 //! other ranks are.
 
@@ -88,7 +88,7 @@ impl Awaited {
         })
     }
 
-    /// Somebody is told that an event is not done; whether that is so.
+    /// Records that a caller gets "not done" for an event; returns whether that is so.
     pub(super) fn tell(&mut self, event: Ptr) -> bool {
         let asked = self.events.get_mut(&event).map(|recorded| {
             recorded.asked += 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the ranks of a run exchange by NCCL.
+//! The exchange between the ranks of a run by NCCL.
 //!
 //! A GPU carries out a collective on a stream while the host goes on. So a call
 //! publishes what its rank sends and returns (`records`), and what arrives is
@@ -9,16 +9,16 @@
 //! a GPU, and nowhere else.
 //!
 //! A pending result is written to its target and to wherever that was copied
-//! since. What is written over it, or freed, is not waited for.
+//! since. Memory that is overwritten or freed is not waited for.
 //!
-//! What is exchanged is at most [`LARGEST`] bytes from a rank, or as many
-//! integers as [`LARGEST_INTEGERS`] (bytes as [`LARGEST_BYTES`]), as far as they are known or drawn. What else
+//! A payload is at most [`LARGEST`] bytes from a rank, or as many
+//! integers as [`LARGEST_INTEGERS`] (bytes as [`LARGEST_BYTES`]), as far as they are known or drawn. The rest that
 //! arrives is unknown.
 //!
 //! Ranks may have called everything and still wait forever, because of the order of
 //! their calls (`order`). The host looks for that where it waits.
 //!
-//! Where only some ranks of a job run, nobody is waited for: every other rank is
+//! Where only some ranks of a job run, this rank waits for no other: every other rank is
 //! taken to send what this one sends, so a sum over N ranks is N times its value.
 
 mod awaited;
@@ -59,7 +59,7 @@ const LARGEST_INTEGERS: usize = 32 << 20;
 /// The same for bytes, which are Python objects.
 const LARGEST_BYTES: usize = 256 << 20;
 
-/// The same where this rank speaks for all others, who may be many.
+/// The same where this rank sends for all others, which may be many.
 const LARGEST_ALONE: usize = 64 << 10;
 
 /// A line of the script; the name is empty where it is not known.
@@ -69,7 +69,7 @@ pub(crate) struct Place {
     pub(crate) line: u32,
 }
 
-/// An operation, as a rank asks for it.
+/// An operation, as a rank requests it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) kind: Kind,
@@ -88,7 +88,7 @@ pub(crate) struct Request {
 
 /// How large a payload of this `ncclDataType_t` may be.
 fn largest(data_type: i32) -> usize {
-    match Type::of(data_type) {
+    match Type::from_number(data_type) {
         Some(of) if of.size() == 1 && of.is_integer() => LARGEST_BYTES,
         Some(of) if of.is_integer() => LARGEST_INTEGERS,
         _ => LARGEST,
@@ -96,7 +96,7 @@ fn largest(data_type: i32) -> usize {
 }
 
 impl Request {
-    /// What is sent, if it has at most so many bytes.
+    /// The bytes that are sent, if there are at most so many.
     fn payload(&self, most: usize) -> Payload {
         let (address, length) = self.send;
         if self.kind == Kind::Receive || length > most {
@@ -112,9 +112,9 @@ impl Request {
         }
     }
 
-    /// What a rank sends where the operator multiplies it first, by a factor that may be the rank's own.
+    /// The bytes that a rank sends where the operator multiplies them first, by a factor that may be the rank's own.
     fn scaled(&self, bytes: Vec<u8>) -> Vec<u8> {
-        match (Type::of(self.data_type), self.operator.1) {
+        match (Type::from_number(self.data_type), self.operator.1) {
             (Some(of), Some(factor @ Operator::Scaled(_))) => {
                 operators::reduce(&[&bytes], of, factor)
             }
@@ -128,11 +128,11 @@ struct Member {
     ranks: usize,
     /// How it reaches the others; `None` where they are taken to do what it does.
     link: Option<Link>,
-    /// What it has sent in the last group, if it has no link.
+    /// The messages that it has sent in the last group, if it has no link.
     echo: Vec<Sent>,
     /// Operations of all ranks so far.
     together: u64,
-    /// What was sent and received so far, by the other rank.
+    /// The numbers of bytes sent and received so far, by the other rank.
     sent: BTreeMap<i32, u64>,
     received: BTreeMap<i32, u64>,
 }
@@ -143,7 +143,7 @@ struct Link {
     readers: BTreeMap<usize, Reader>,
 }
 
-/// A message of a rank that speaks for the others, too.
+/// A message of a rank that sends for the others, too.
 struct Sent {
     group: u64,
     kind: Kind,
@@ -172,7 +172,7 @@ struct Pending {
     given_up: bool,
 }
 
-/// What this process has under way.
+/// The operations that this process has under way.
 #[derive(Default)]
 pub(crate) struct State {
     members: BTreeMap<Seat, Member>,
@@ -180,7 +180,7 @@ pub(crate) struct State {
     pending: BTreeMap<u64, Pending>,
     issued: u64,
     groups: u64,
-    /// What is pending when a stream, or an event, is waited for.
+    /// The operations that are pending when a stream, or an event, is waited for.
     streams: BTreeMap<Ptr, BTreeSet<u64>>,
     events: BTreeMap<Ptr, BTreeSet<u64>>,
     awaited: Awaited,
@@ -207,14 +207,14 @@ fn is_alone() -> bool {
     ISSUED.load(Ordering::Relaxed) == 0
 }
 
-/// A forked child is no rank.
+/// A forked child is not a rank.
 pub(crate) fn forget() {
     *state() = State::default();
     PENDING.store(0, Ordering::Relaxed);
 }
 
 thread_local! {
-    /// Where this thread's next operation is called from, as the hook says.
+    /// The place from which this thread's next operation is called, as the hook reports it.
     static PLACE: RefCell<Place> = const { RefCell::new(Place { file: String::new(), line: 0 }) };
 }
 
@@ -264,7 +264,7 @@ pub(crate) unsafe extern "C" fn tonnage_place(file: *const u8, length: usize, li
 }
 
 /// The host waits for all operations from this one on, counted as [`tonnage_place`] counts them. A barrier of
-/// torch asks again and again whether it is done, which it always is here.
+/// torch queries again and again whether it is done, which it always is here.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_finish_from(first: u64) {
     guard((), || {
@@ -314,7 +314,7 @@ pub(crate) fn join(name: u64, rank: usize, ranks: usize) -> Result<()> {
     Ok(())
 }
 
-/// This process's rank among all, as torch.distributed told it; negative where it did not.
+/// This process's rank among all, as torch.distributed reported it; negative where it did not.
 static WORLD_RANK: AtomicI64 = AtomicI64::new(-1);
 
 /// This process has this rank among all.
@@ -323,7 +323,7 @@ pub(crate) extern "C" fn tonnage_rank(rank: i64) {
     WORLD_RANK.store(rank, Ordering::Relaxed);
 }
 
-/// This process's rank among all, as torch.distributed or a launcher tells it.
+/// This process's rank among all, as torch.distributed or a launcher reports it.
 fn world_rank() -> Option<i64> {
     let told = WORLD_RANK.load(Ordering::Relaxed);
     if told >= 0 {
@@ -346,7 +346,7 @@ fn sends(kind: Kind, rank: usize, root: i32) -> bool {
     }
 }
 
-/// Whose payloads `rank` needs, other than its own.
+/// The ranks whose payloads `rank` needs, other than its own.
 fn sources(kind: Kind, rank: usize, ranks: usize, root: i32) -> Vec<usize> {
     let is_root = rank as i32 == root;
     let root = usize::try_from(root).unwrap_or(0);
@@ -644,7 +644,7 @@ impl Member {
         let own = rank as i32;
         match call.kind {
             Kind::Receive => {
-                // What it sends to itself, or else to that peer.
+                // The part that it sends to itself, or else to that peer.
                 let sent = sent(Kind::Send, own).or_else(|| sent(Kind::Send, call.root));
                 sent.map(|sent| (peer, sent.payload.clone()))
                     .into_iter()
@@ -740,7 +740,7 @@ impl Pending {
     }
 
     fn reduced(&self, parts: &[&Payload]) -> Option<Payload> {
-        let of = Type::of(self.call.data_type)?;
+        let of = Type::from_number(self.call.data_type)?;
         let spans = common_spans(parts, of.size());
         if spans.is_empty() {
             return None;
@@ -765,7 +765,7 @@ fn complete(id: u64, patience: Patience) {
             Err(missing) => missing,
         };
         if !waiter.wait(&missing) {
-            // Who reads it, or waits for its stream, still waits for it.
+            // A caller that reads it, or waits for its stream, still waits for it.
             if let Some(pending) = state().pending.get_mut(&id) {
                 pending.given_up = true;
             }
@@ -797,7 +797,7 @@ pub(crate) fn settle(address: u64, size: u64, patience: Patience) {
     }
 }
 
-/// What ranks send each other, as memory of this process sees it.
+/// The exchange between ranks, as memory of this process sees it.
 struct Exchange;
 
 impl Arrivals for Exchange {
@@ -903,7 +903,7 @@ pub(crate) fn follow(stream: Ptr, event: Ptr) {
     }
 }
 
-/// An event is no more.
+/// Forgets an event that was destroyed.
 pub(crate) fn forget_event(event: Ptr) {
     if is_alone() {
         return;
@@ -914,13 +914,13 @@ pub(crate) fn forget_event(event: Ptr) {
     state.order.forget_event(event);
 }
 
-/// Whether somebody has waited for all operations that an event comes after.
+/// Whether a thread or stream has waited for all operations that an event comes after.
 pub(crate) fn is_awaited(event: Ptr) -> bool {
     is_alone() || state().awaited.is_done(event)
 }
 
-/// Somebody is told that an event is not done because [`is_awaited`] says so; whether that is so. It is done for whoever
-/// asks again and again.
+/// Records that a caller gets "not done" for an event because [`is_awaited`] reports it; whether that is so. It is done
+/// for a caller that queries again and again.
 pub(crate) fn tell_not_awaited(event: Ptr) -> bool {
     state().awaited.tell(event)
 }
@@ -982,7 +982,7 @@ pub(crate) fn finish_all() {
     state().order.finish_all();
 }
 
-/// What every rank says of a split, by rank: colour and key. Waits for all of them.
+/// The colour and key that every rank passes to a split, by rank. Waits for all of them.
 pub(crate) fn split(seat: Seat, colour: i32, key: i32) -> Result<Vec<(i32, i32)>> {
     let (id, ranks) = {
         let mut state = state();
@@ -999,7 +999,7 @@ pub(crate) fn split(seat: Seat, colour: i32, key: i32) -> Result<Vec<(i32, i32)>
             place: current_place(),
         };
         let bytes = [colour.to_le_bytes(), key.to_le_bytes()].concat();
-        let payload = Payload::known(bytes);
+        let payload = Payload::from_known(bytes);
         let ranks = member.ranks;
         let Some(link) = &mut member.link else {
             // All others want what this one wants: the communicator as it is.

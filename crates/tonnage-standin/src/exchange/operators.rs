@@ -52,7 +52,7 @@ const FLOAT8_E5M2: Format = Format {
 
 impl Type {
     /// The type by NCCL's number.
-    pub(crate) fn of(number: i32) -> Option<Self> {
+    pub(crate) fn from_number(number: i32) -> Option<Self> {
         Some(match number {
             0 => Self::Int8,
             1 => Self::Uint8,
@@ -173,7 +173,7 @@ pub(crate) enum Operator {
 
 impl Operator {
     /// One of NCCL's own operators, by its number.
-    pub(crate) fn of(number: i32) -> Option<Self> {
+    pub(crate) fn from_number(number: i32) -> Option<Self> {
         Some(match number {
             0 => Self::Sum,
             1 => Self::Product,
@@ -184,7 +184,7 @@ impl Operator {
         })
     }
 
-    /// What is left to do once each rank has multiplied its numbers.
+    /// The work that is left once each rank has multiplied its numbers.
     pub(crate) fn after_scaling(self) -> Self {
         match self {
             Self::Scaled(_) => Self::Sum,
@@ -234,7 +234,7 @@ macro_rules! integers {
     };
 }
 
-/// What all ranks get: `parts` are the numbers of each rank, in their order.
+/// The result for all ranks: `parts` are the numbers of each rank, in their order.
 pub(crate) fn reduce(parts: &[&[u8]], of: Type, operator: Operator) -> Vec<u8> {
     let ranks = parts.len() as f64;
     // The factor is of the type, too.
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn numbers_between_two_go_to_the_nearer_and_to_the_even_one() {
-        // Of float16: 2048 and 2050 are neighbours, 65504 is the largest.
+        // 2048 and 2050 are neighbours in float16, 65504 is its largest value.
         let near = |value| FLOAT16.decode(FLOAT16.encode(value));
         assert_eq!(
             (near(2049.0), near(2051.0), near(2049.1)),

@@ -4,10 +4,10 @@
 //! An operation of a stream begins once those before it are complete, and is
 //! complete once the other ranks' sides of it have begun. The host goes on
 //! meanwhile. So each rank may have called everything, and all wait forever:
-//! two that both receive before they send. A process says in a file of the run's
-//! folder behind what each of its operations is, before anybody can find the
+//! two that both receive before they send. A process writes to a file of the run's
+//! folder behind what each of its operations is, before another process can find the
 //! operation itself. Where the host waits for the GPU it looks whether that leads
-//! in a circle. Whoever calls last can see all of it.
+//! in a circle. The caller last can see all of it.
 //!
 //! A send is taken to end without its receiver: NCCL has buffers, and how much
 //! they take depends on the machine.
@@ -24,7 +24,7 @@ use super::records::{Kind, append};
 use super::{Place, sources};
 use crate::ffi::Ptr;
 
-/// How many operations of a process are kept. What came before is taken to be complete.
+/// How many operations of a process are kept. Earlier operations are taken to be complete.
 const KEPT: usize = 1 << 12;
 
 const PREFIX: &str = "nccl-order-";
@@ -45,7 +45,7 @@ pub(crate) struct Operation {
     pub(crate) place: Place,
 }
 
-/// Communicator and rank, whom a message is sent to or received from, and the number.
+/// Communicator and rank, the peer that a message is sent to or received from, and the number.
 type Key = (u64, usize, Side, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,7 +65,7 @@ impl Operation {
         (self.communicator, self.rank, side, self.number)
     }
 
-    /// What other ranks must have begun for it to be complete.
+    /// The operations that other ranks must have begun for it to be complete.
     fn other_sides(&self) -> Vec<Key> {
         let side = match self.kind {
             Kind::Receive => Side::Send(self.rank as i32),
@@ -91,11 +91,11 @@ type Last = BTreeMap<u64, Arc<Operation>>;
 /// A rank that waits in a circle.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    /// What it waits in.
+    /// The operation that it waits in.
     pub(crate) operation: Operation,
     /// The side of the rank that it waits for.
     pub(crate) other: Operation,
-    /// What that rank's GPU waits in first.
+    /// The operation that the GPU of that rank waits in first.
     pub(crate) behind: Operation,
 }
 
@@ -245,7 +245,8 @@ impl Order {
     }
 }
 
-/// What must be complete before an operation is, and by which side of another rank; none if by its own stream.
+/// The operation that must be complete before another one is, and the needed side of another rank; none for its own
+/// stream.
 struct Need {
     operation: Operation,
     by: Option<Key>,

@@ -65,18 +65,18 @@ mod tests {
         doubted: false,
     };
 
-    fn of(piece: Piece) -> (u64, u64, u64) {
+    fn split_piece(piece: Piece) -> (u64, u64, u64) {
         (piece.address, piece.length, piece.offset)
     }
 
     #[test]
     fn a_piece_is_cut_by_what_is_written_over_it() {
-        let rest: Vec<_> = PIECE.outside(110, 20).map(of).collect();
+        let rest: Vec<_> = PIECE.outside(110, 20).map(split_piece).collect();
         assert_eq!(rest, [(100, 10, 8), (130, 20, 38)]);
-        assert_eq!(PIECE.inside(110, 20).map(of), Some((110, 20, 18)));
+        assert_eq!(PIECE.inside(110, 20).map(split_piece), Some((110, 20, 18)));
         assert_eq!(PIECE.outside(90, 100).count(), 0);
         assert_eq!(
-            PIECE.outside(0, 100).map(of).collect::<Vec<_>>(),
+            PIECE.outside(0, 100).map(split_piece).collect::<Vec<_>>(),
             [(100, 50, 8)]
         );
         assert!(!PIECE.overlaps(150, 10) && PIECE.overlaps(149, 1));
@@ -84,9 +84,12 @@ mod tests {
 
     #[test]
     fn a_piece_takes_its_part_of_the_result() {
-        assert_eq!(PIECE.inside_of_result(0, 20).map(of), Some((100, 12, 8)));
         assert_eq!(
-            PIECE.inside_of_result(20, 1000).map(of),
+            PIECE.inside_of_result(0, 20).map(split_piece),
+            Some((100, 12, 8))
+        );
+        assert_eq!(
+            PIECE.inside_of_result(20, 1000).map(split_piece),
             Some((112, 38, 20))
         );
         assert_eq!(PIECE.inside_of_result(58, 10), None);

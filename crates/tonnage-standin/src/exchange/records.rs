@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What ranks write for each other: files in the folder of the run.
+//! The files that ranks write for each other in the folder of the run.
 //!
 //! Each rank of a communicator has a file to which it appends a record for each
 //! operation, in the order of its calls. Nobody but that rank writes to it, and
 //! the others read on from where they were. Up to [`INLINE`] bytes of a payload
-//! are in the record. A larger one has a file of its own, which is removed by
+//! are in the record. A larger one has its own file, which is removed by
 //! the last rank that has read it: each adds a byte to its end, and so counts
 //! those before.
 
@@ -26,7 +26,7 @@ const INLINE: usize = 512;
 /// Words at the start of a record.
 const WORDS: usize = 14;
 
-/// What a rank does.
+/// The action of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     AllReduce,
@@ -79,7 +79,7 @@ impl Kind {
     }
 }
 
-/// What is sent, as far as anything is known of it. A payload that is too large, too, has no spans.
+/// The bytes that are sent, as far as they are known. A payload that is too large, too, has no spans.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Payload {
     pub(crate) bytes: Vec<u8>,
@@ -94,7 +94,7 @@ impl Payload {
     }
 
     /// All of it, known.
-    pub(crate) fn known(bytes: Vec<u8>) -> Self {
+    pub(crate) fn from_known(bytes: Vec<u8>) -> Self {
         let span = Span {
             start: 0,
             end: bytes.len(),
@@ -139,7 +139,7 @@ impl Payload {
     }
 }
 
-/// What all of these know, in whole elements of `size` bytes; drawn where one of them is.
+/// The spans that all of these know, in whole elements of `size` bytes; drawn where one of them is.
 pub(crate) fn common_spans(parts: &[&Payload], size: usize) -> Vec<Span> {
     let Some((first, rest)) = parts.split_first() else {
         return Vec::new();
@@ -166,7 +166,7 @@ pub(crate) fn common_spans(parts: &[&Payload], size: usize) -> Vec<Span> {
     whole.filter(|span| span.start < span.end).collect()
 }
 
-/// What a rank says of an operation.
+/// A rank's record of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) kind: Kind,
@@ -187,7 +187,7 @@ impl Call {
     /// Whether two ranks mean the same operation, or its two sides: a GPU would hang or compute nonsense otherwise.
     pub(crate) fn agrees(&self, other: &Self) -> bool {
         let bytes = |call: &Self| {
-            let size = Type::of(call.data_type).map_or(1, Type::size) as u64;
+            let size = Type::from_number(call.data_type).map_or(1, Type::size) as u64;
             call.count.saturating_mul(size)
         };
         let sides = match (self.kind, other.kind) {
@@ -224,7 +224,7 @@ pub(crate) struct Record {
 pub(crate) struct Owner {
     /// Its number in the run, by the ledger.
     pub(crate) number: u64,
-    /// Its rank among all processes, as the launcher told it.
+    /// Its rank among all processes, as the launcher set it.
     pub(crate) world_rank: Option<i64>,
 }
 
@@ -270,7 +270,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Says that this process is a rank of a communicator.
+    /// Reports that this process is a rank of a communicator.
     pub(crate) fn open(
         folder: &Path,
         communicator: u64,
@@ -288,7 +288,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Appends all of `bytes`, or nothing that anybody would read.
+    /// Appends all of `bytes`, or nothing that a process would read.
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let path = log_path(&self.folder, self.communicator, self.rank);
         // Opened each time: the program may close what it does not know.
@@ -410,7 +410,7 @@ pub(crate) struct Reader {
     owner: Option<Owner>,
     /// Operations of all ranks, by their number.
     pub(crate) together: BTreeMap<u64, Record>,
-    /// What it sent, by the receiver, in order.
+    /// The messages that it sent, by the receiver, in order.
     pub(crate) sent: BTreeMap<i32, VecDeque<Record>>,
 }
 
@@ -427,7 +427,7 @@ impl Reader {
         }
     }
 
-    /// The process that is this rank; `None` as long as none has said so.
+    /// The process that is this rank; `None` as long as no process has claimed it.
     pub(crate) fn owner(&self) -> Option<Owner> {
         self.owner
     }
@@ -542,7 +542,7 @@ mod tests {
             world_rank: Some(3),
         };
         let mut writer = Writer::open(folder.path(), 7, 1, owner).unwrap();
-        let mut small = Payload::known(vec![1, 2, 3]);
+        let mut small = Payload::from_known(vec![1, 2, 3]);
         small.spans[0].end = 2;
         writer
             .publish(&call(Kind::AllReduce, 0, -1), &small, 2)
@@ -601,7 +601,7 @@ mod tests {
     fn the_last_reader_removes_a_large_payload() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = Writer::open(folder.path(), 7, 0, NOBODY).unwrap();
-        let large = Payload::known(vec![9; INLINE + 1]);
+        let large = Payload::from_known(vec![9; INLINE + 1]);
         writer
             .publish(&call(Kind::Broadcast, 0, 0), &large, 2)
             .unwrap();

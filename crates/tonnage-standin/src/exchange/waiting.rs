@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a rank waits for another, and what is done if it would wait forever.
 //!
-//! Who waits for longer says so in a file of the run's folder, so that each can
-//! follow who waits for whom. Nothing can go on if that leads in a circle, or to
+//! A rank that waits for longer reports it in a file of the run's folder, so that each can
+//! follow which rank waits for which. Nothing can go on if that leads in a circle, or to
 //! a process that has ended. It is concluded only after a while in which
 //! nothing changed and no other thread of those processes had anything to do.
-//! Then every rank that waits tells what it waits for, and its process ends: a
+//! Then every rank that waits reports what it waits for, and its process ends: a
 //! GPU would hang here.
 
 use std::fs;
@@ -20,9 +20,9 @@ use super::records::{Call, Kind, Owner};
 use super::{Place, Seat};
 use crate::{ending, ledger, recorder};
 
-/// From here on a wait is told to the others.
+/// A wait that lasts this long is reported to the others.
 const TOLD_AFTER: Duration = Duration::from_millis(300);
-/// Between two looks at who waits for whom.
+/// The time between two reads of the waits of all ranks.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long nothing may have changed before it is concluded that nothing will.
 const STABLE: Duration = Duration::from_secs(3);
@@ -31,12 +31,12 @@ const STABLE_UNSEEN: Duration = Duration::from_mins(1);
 /// Looks at which a thread was about to run that make a process busy.
 const BUSY_LOOKS: u32 = 4;
 
-/// What becomes of a wait that cannot end.
+/// The outcome of a wait that cannot end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// The host of a GPU would not wait here: then what arrives is unknown.
     Soft,
-    /// The host of a GPU would wait here, too: the ranks wait for each other for ever.
+    /// The host of a GPU would wait here, too: the ranks wait for each other forever.
     Firm,
 }
 
@@ -51,9 +51,9 @@ pub(crate) struct Missing {
     pub(crate) peer: usize,
     /// Its process, if it has opened the communicator.
     pub(crate) owner: Option<Owner>,
-    /// What the waiting rank has called.
+    /// The call of the waiting rank.
     pub(crate) call: Call,
-    /// What the other rank has called instead.
+    /// The call that the other rank has made instead.
     pub(crate) instead: Option<Call>,
 }
 
@@ -129,13 +129,13 @@ impl Waiter {
         std::thread::sleep(pause);
         if waited > TOLD_AFTER && self.looked.elapsed() > LOOK {
             self.looked = Instant::now();
-            return self.look(missing);
+            return self.check_wait(missing);
         }
         true
     }
 
     /// Looks whether the wait can end; whether to go on.
-    fn look(&mut self, missing: &Missing) -> bool {
+    fn check_wait(&mut self, missing: &Missing) -> bool {
         let Some(folder) = ledger::folder() else {
             return true;
         };
@@ -172,9 +172,9 @@ impl Waiter {
         true
     }
 
-    /// Says to the others what is waited for.
+    /// Publishes to the others what is waited for.
     fn tell(&mut self, folder: &Path, missing: &Missing) -> Option<Told> {
-        // SAFETY: asks for the number of this thread.
+        // SAFETY: queries the number of this thread.
         let thread = unsafe { libc::gettid() };
         let process = ledger::ledger()?.number()?;
         let told = Told {
@@ -228,7 +228,7 @@ fn is_alive(process: u64) -> bool {
     ledger::ledger().is_none_or(|ledger| ledger.is_there(process))
 }
 
-/// Who waits for whom from `first` on, and whether that leads in a circle or to somebody who will not come.
+/// Which rank waits for which from `first` on, and whether that leads in a circle or to a rank that will not come.
 fn follow(first: &Told, waits: &[Told]) -> (Vec<Told>, bool) {
     let mut chain = vec![first.clone()];
     loop {
@@ -302,7 +302,7 @@ fn processes_of(folder: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Tells what this rank waits for in vain, and ends the process.
+/// Reports what this rank waits for in vain, and ends the process.
 pub(crate) fn end_for(missing: &Missing) -> ! {
     let (communicator, rank) = missing.seat;
     // As the script counts its ranks, where that is known.
@@ -328,7 +328,7 @@ pub(crate) fn end_for(missing: &Missing) -> ! {
     end()
 }
 
-/// Tells what ranks wait for in a circle, for all of them, and ends the process.
+/// Reports what ranks wait for in a circle, for all of them, and ends the process.
 pub(crate) fn end_in_circle(circle: &[Wait]) -> ! {
     for wait in circle {
         let Wait {
@@ -363,7 +363,7 @@ fn end() -> ! {
             .create_new(true)
             .open(folder.join(ENDING));
         if first.is_ok() {
-            // The others tell what they wait for before they see that this process has ended.
+            // The others report what they wait for before they see that this process has ended.
             std::thread::sleep(LOOK * 4);
         }
     }
@@ -371,7 +371,7 @@ fn end() -> ! {
 }
 
 impl Call {
-    /// What was called, so that it can be told from something similar.
+    /// The call, with enough detail to distinguish it from a similar one.
     pub(crate) fn describe(&self) -> String {
         let unit = if self.count == 1 {
             "element"
@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(call.describe(), "all_reduce of 4 elements");
     }
 
-    fn told(process: u64, target: Option<u64>) -> Told {
+    fn make_wait(process: u64, target: Option<u64>) -> Told {
         Told {
             process,
             thread: process as i32,
@@ -426,17 +426,17 @@ mod tests {
     fn a_circle_of_waits_is_found() {
         // There is no ledger here, so all are taken for alive.
         let waits = [
-            told(0, Some(1)),
-            told(1, Some(2)),
-            told(2, Some(1)),
-            told(3, Some(4)),
+            make_wait(0, Some(1)),
+            make_wait(1, Some(2)),
+            make_wait(2, Some(1)),
+            make_wait(3, Some(4)),
         ];
         assert!(
             follow(&waits[0], &waits).1,
             "0 waits for two that wait for each other"
         );
         assert!(!follow(&waits[3], &waits).1, "4 does not wait");
-        assert!(follow(&told(5, None), &waits).1, "nobody is that rank");
+        assert!(follow(&make_wait(5, None), &waits).1, "nobody is that rank");
         assert_eq!(follow(&waits[0], &waits).0.len(), 3);
     }
 }

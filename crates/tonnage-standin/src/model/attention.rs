@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernels of PyTorch's attention, whose operations are counted when they are launched.
 //!
-//! They are PyTorch's own and no library's: all that is seen of them is a launch. Their names say what they are, and
+//! They are PyTorch's own and not a library's: all that is seen of them is a launch. Their names describe them, and
 //! their one argument is a struct with the sizes. Where the sizes in it do not agree with the grid, the struct is not
 //! the one that is known here: then nothing is counted but that there was such a kernel.
 
@@ -25,7 +25,7 @@ enum Kernel {
 }
 
 /// Parts of names, and whether the products are in 32 bits.
-fn known(name: &str) -> Option<(Kernel, Type)> {
+fn recognize_kernel(name: &str) -> Option<(Kernel, Type)> {
     let single = |name: &str| {
         if name.contains("_f32_") {
             Type::Single
@@ -52,7 +52,7 @@ static KERNELS: Lock<BTreeMap<Ptr, (Kernel, Type)>> = Lock::new(BTreeMap::new())
 /// A program has a kernel of this name.
 pub(crate) fn register(host: Ptr, name: Option<&CStr>) {
     let name = name.and_then(|name| name.to_str().ok()).unwrap_or_default();
-    if let Some(kernel) = known(name) {
+    if let Some(kernel) = recognize_kernel(name) {
         let mut kernels = KERNELS.lock();
         kernels.insert(host, kernel);
     }
@@ -148,13 +148,13 @@ mod tests {
     #[test]
     fn kernels_are_known_by_their_names() {
         assert_eq!(
-            known("fmha_cutlassF_f32_aligned_64x64_rf_sm80"),
+            recognize_kernel("fmha_cutlassF_f32_aligned_64x64_rf_sm80"),
             Some((Kernel::EfficientForward, Type::Single))
         );
         assert_eq!(
-            known("_ZN13pytorch_flash16flash_fwd_kernelI23Flash"),
+            recognize_kernel("_ZN13pytorch_flash16flash_fwd_kernelI23Flash"),
             Some((Kernel::FlashForward, Type::Half))
         );
-        assert_eq!(known("vectorized_elementwise_kernel"), None);
+        assert_eq!(recognize_kernel("vectorized_elementwise_kernel"), None);
     }
 }

@@ -2,7 +2,7 @@
 //! cuBLAS: settings that must read back, results that callers read on the host.
 //!
 //! No product is computed. Torch hands cuBLAS its workspace, so nothing is
-//! charged here. What a function writes to host memory (a dot product in
+//! charged here. A result in host memory (a dot product in
 //! pointer mode 0, a matrix fetched from the device) is written, as zero or as
 //! the values that are kept, so that no caller reads uninitialised memory.
 
@@ -61,7 +61,7 @@ pub(crate) fn cublasDestroy_v2(handle: Ptr) -> i32 {
     SUCCESS
 }
 
-/// Torch lends a block of its own; this is how we know which.
+/// Torch lends its own block; this is how we know which.
 pub(crate) fn cublasSetWorkspace_v2(_handle: Ptr, workspace: Ptr, _bytes: usize) -> i32 {
     own_workspace(workspace.0 as u64, "cuBLAS");
     SUCCESS

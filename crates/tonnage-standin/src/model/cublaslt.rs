@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! cuBLASLt: one algorithm that always works and needs no workspace of its own.
+//! cuBLASLt: one algorithm that always works and needs no separate workspace.
 //!
-//! Torch allocates the workspace it offers before it asks, so what the
+//! Torch allocates the workspace it offers before the query, so what the
 //! algorithm would use of it changes nothing in the accounts.
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub(crate) fn cublasLtMatmulAlgoGetHeuristic(
         return 7;
     }
     results.set(0, [0; RESULT]);
-    results.put(76, 1.0_f32);
+    results.write_at(76, 1.0_f32);
     returned.set(1);
     SUCCESS
 }

@@ -177,7 +177,7 @@ pub(crate) fn cuGetProcAddress(
     code::SUCCESS
 }
 
-/// The driver's undocumented tables are not supported. Only CUDA runtimes ask for them.
+/// The driver's undocumented tables are not supported. Only CUDA runtimes request them.
 pub(crate) fn cuGetExportTable(_table: Out<Ptr>, _id: Ptr) -> i32 {
     crate::foreign::runtime_started();
     code::NOT_FOUND
@@ -202,7 +202,7 @@ pub(crate) fn cuDeviceGetName(name: OutText, _length: i32, device: i32) -> i32 {
 
 pub(crate) fn cuDeviceGetUuid(out: OutBytes<16>, device: i32) -> i32 {
     status(machine().and_then(|machine| {
-        out.put(0, &config::uuid(machine.physical(device)?));
+        out.write_at(0, &config::uuid(machine.physical(device)?));
         Ok(())
     }))
 }
@@ -279,7 +279,7 @@ fn push(device: usize) -> Result<(), i32> {
         .map_err(|_| code::INVALID_CONTEXT)
 }
 
-/// Takes the current context off the stack. What `cuCtxSetCurrent` put on an empty stack is its top.
+/// Takes the current context off the stack. A context that `cuCtxSetCurrent` put on an empty stack is its top.
 fn pop() -> Result<(), i32> {
     let before = STACK.try_with(|stack| stack.borrow_mut().pop());
     match before.ok().flatten() {

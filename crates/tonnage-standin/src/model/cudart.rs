@@ -88,7 +88,7 @@ thread_local! {
     static LAST_ERROR: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Keeps the code of a failure until it is asked for.
+/// Keeps the code of a failure until it is requested.
 pub(crate) fn remember(status: i32) -> i32 {
     if status != code::SUCCESS {
         LAST_ERROR.set(status);

@@ -6,7 +6,7 @@ use crate::ffi::{Out, Ptr};
 use crate::recorder::static_text;
 
 const SUCCESS: i32 = 0;
-/// What ends the loop over the records of a buffer.
+/// The status that ends the loop over the records of a buffer.
 const MAX_LIMIT_REACHED: i32 = 12;
 
 /// Since CUDA 12.6 the version is CUDA's with two more digits; before, a count.

@@ -97,7 +97,7 @@ pub(crate) fn cusparseXcsrgeam2Nnz(
     SUCCESS
 }
 
-/// No pivot is zero: success, and the position says none.
+/// No pivot is zero: returns success, and no position.
 pub(crate) fn zero_pivot(_handle: Ptr, _info: Ptr, position: OutArray<i32>) -> i32 {
     position.set(0, -1);
     SUCCESS

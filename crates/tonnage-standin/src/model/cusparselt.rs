@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! cuSPARSELt: how large a matrix is once two of four elements are dropped.
 //!
-//! A description is memory of the caller, so what it says is kept inside it.
+//! A description is memory of the caller, so its values are kept inside it.
 //! The compressed size follows from the format: half of the values and two bits
 //! for each that is kept.
 
@@ -78,7 +78,7 @@ pub(crate) fn cusparseLtSpMMACompressedSize2(
     SUCCESS
 }
 
-/// Of an algorithm: its number, the number of algorithms, how often a search
+/// Attributes of an algorithm: its number, the number of algorithms, how often a search
 /// tries, and into how many parts the sum is split.
 pub(crate) fn cusparseLtMatmulAlgGetAttribute(
     _handle: Ptr,

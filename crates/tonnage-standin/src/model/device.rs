@@ -49,7 +49,7 @@ pub(crate) fn memory_info(free: Out<usize>, total: Out<usize>) -> i32 {
 }
 
 pub(crate) fn version(version: Out<i32>) -> i32 {
-    // Asked before there is a machine: a driver without devices still has a version.
+    // Queried before there is a machine: a driver without devices still has a version.
     version.set(machine().map_or(12040, |machine| machine.config.cuda_version));
     0
 }
@@ -123,7 +123,7 @@ pub(crate) fn attribute(value: Out<i32>, attribute: i32, device: i32) -> i32 {
 }
 
 /// The runtime and the driver number their attributes alike; what is not
-/// listed is a feature these devices do not have, or nobody asks for.
+/// listed is a feature these devices do not have, or no program requests.
 #[expect(
     clippy::match_same_arms,
     reason = "in the order of the numbers, each with its meaning"
@@ -176,10 +176,10 @@ fn attribute_of(profile: &DeviceProfile, physical: usize, attribute: i32) -> i32
     }
 }
 
-/// The memory that a device's properties tell of.
+/// The memory that a device's properties report.
 ///
 /// Torch sizes the addresses of an expandable segment by it, once and for all. On a device without a limit they must
-/// reach further than the device; programs that do not use such segments are told the truth.
+/// reach further than the device; for programs that do not use such segments, the result is the truth.
 fn reported_total(machine: &Machine, total: u64) -> u64 {
     let conf = |name| std::env::var(name).unwrap_or_default();
     let confs = [conf("PYTORCH_ALLOC_CONF"), conf("PYTORCH_CUDA_ALLOC_CONF")];
@@ -288,7 +288,7 @@ fn properties(device: i32, mut put: impl FnMut(Place, &[u8])) -> Answer {
 pub(crate) fn properties_13(out: OutBytes<1008>, device: i32) -> i32 {
     status(properties(device, |Place(thirteen, _), bytes| {
         if let Some(offset) = thirteen {
-            out.put(offset, bytes);
+            out.write_at(offset, bytes);
         }
     }))
 }
@@ -297,7 +297,7 @@ pub(crate) fn properties_13(out: OutBytes<1008>, device: i32) -> i32 {
 pub(crate) fn properties_12(out: OutBytes<1032>, device: i32) -> i32 {
     status(properties(device, |Place(_, twelve), bytes| {
         if let Some(offset) = twelve {
-            out.put(offset, bytes);
+            out.write_at(offset, bytes);
         }
     }))
 }

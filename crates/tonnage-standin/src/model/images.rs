@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! For which devices the kernels of a program were built.
 //!
-//! Libraries ask a kernel for which architecture it was built and choose by the answer; a number they were never built
+//! Libraries query the architecture that a kernel was built for, and choose by it; a number they were never built
 //! for leaves them without a choice, and they fail. A device takes the nearest image of its own generation that is not
 //! newer than itself, or a portable one; so the answer is read from the images themselves. Tens of thousands of kernels
-//! register at start-up: only addresses are kept, and images are read when somebody asks.
+//! register at start-up: only addresses are kept, and images are read at the first query.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char};
 use crate::ffi::{Plain, Ptr};
 use crate::fork::Lock;
 
-/// What a fat binary and the images in it begin with.
+/// The marks at the beginning of a fat binary and of the images in it.
 const WRAPPER: u32 = 0x4662_43b1;
 pub(super) const CONTAINER: u32 = 0xba55_ed50;
 /// Kinds of images: portable code, and code of one architecture.
@@ -21,7 +21,7 @@ pub(super) const NATIVE: u16 = 2;
 /// More images than any binary has; what is longer is not read on.
 pub(super) const MAX_IMAGES: usize = 256;
 
-/// What a compiler puts before a fat binary: a mark, a version and the address of the container.
+/// The header that a compiler puts before a fat binary: a mark, a version and the address of the container.
 #[derive(Debug)]
 #[repr(C)]
 pub struct FatBinaryWrapper {
@@ -157,7 +157,7 @@ pub(super) fn register_kernel(handle: Ptr, host: Ptr, name: Option<&CStr>) {
     images.is_sorted = false;
 }
 
-/// What a device of this architecture runs of a kernel.
+/// The image of a kernel that a device of this architecture runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Image {
     /// Code for this architecture.
@@ -185,7 +185,7 @@ impl Images {
 }
 
 /// The image of a kernel that a device would take.
-pub(super) fn of(kernel: Ptr, device: i32) -> Image {
+pub(super) fn select_image(kernel: Ptr, device: i32) -> Image {
     let mut images = IMAGES.lock();
     let found = images.find(kernel);
     found.map_or(Image::Unknown, |(_, binary, _)| {
@@ -272,15 +272,15 @@ mod tests {
         let handle = register_binary(unsafe { FatBinary::new(wrapper.as_ptr().cast()) });
         let kernel = Ptr(0x1234_5678);
         register_kernel(handle, kernel, None);
-        assert_eq!(of(kernel, 89), Image::Native(86));
-        assert_eq!(of(kernel, 86), Image::Native(86));
-        assert_eq!(of(kernel, 80), Image::Native(80));
-        assert_eq!(of(kernel, 90), Image::Native(90));
-        assert_eq!(of(kernel, 120), Image::Portable(90));
-        assert_eq!(of(kernel, 70), Image::Missing);
-        assert_eq!(of(Ptr(1), 89), Image::Unknown);
+        assert_eq!(select_image(kernel, 89), Image::Native(86));
+        assert_eq!(select_image(kernel, 86), Image::Native(86));
+        assert_eq!(select_image(kernel, 80), Image::Native(80));
+        assert_eq!(select_image(kernel, 90), Image::Native(90));
+        assert_eq!(select_image(kernel, 120), Image::Portable(90));
+        assert_eq!(select_image(kernel, 70), Image::Missing);
+        assert_eq!(select_image(Ptr(1), 89), Image::Unknown);
         unregister_binary(handle);
-        assert_eq!(of(kernel, 89), Image::Unknown);
+        assert_eq!(select_image(kernel, 89), Image::Unknown);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernels: registered, asked about, launched; never run.
+//! Kernels: registered, queried, launched; never run.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use super::handshake::is_in_handshake;
 use super::images::{self, Image};
 use super::modules;
 
-/// What every kernel is reported to use: little enough for full occupancy.
+/// The usage that is reported for every kernel: little enough for full occupancy.
 const REGISTERS: i32 = 32;
 const THREADS: i32 = 1024;
 
@@ -130,7 +130,7 @@ pub(crate) extern "C" fn tonnage_kernel_launches() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
 }
 
-/// Has the hook compute a kernel that it asked for, unless the launch is only captured.
+/// Has the hook compute a kernel that it requested, unless the launch is only captured.
 fn tell_watcher(kernel: Ptr, grid: [u32; 3], arguments: Ptr) {
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
     if arguments.is_null() || super::stream::capturing() {
@@ -152,7 +152,7 @@ pub(crate) extern "C" fn tonnage_kernel_launched(watcher: Option<Watcher>) {
     guard((), || watched(|watched| watched.watcher = watcher));
 }
 
-/// Has launches of a kernel told.
+/// Makes launches of a kernel be reported.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_kernel_watch(kernel: u64) {
     guard((), || {
@@ -193,7 +193,7 @@ pub(crate) fn pop_configuration(
     code::SUCCESS
 }
 
-/// What names a variable: its address on the host, or a module and its name there.
+/// The key of a variable: its address on the host, or a module and its name there.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
     Host(usize),
@@ -327,7 +327,7 @@ pub(crate) fn attributes(out: OutBytes<144>, kernel: Ptr) -> i32 {
     status(machine().and_then(|machine| {
         let profile = machine.profile(current() as i32)?;
         let device = profile.major * 10 + profile.minor;
-        let (portable, native) = match images::of(kernel, device) {
+        let (portable, native) = match images::select_image(kernel, device) {
             Image::Native(built) => (built, built),
             Image::Portable(built) => (built, device),
             Image::Missing => return Err(code::NO_KERNEL_IMAGE),

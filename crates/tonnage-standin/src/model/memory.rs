@@ -87,7 +87,7 @@ pub(crate) fn host_alloc(out: Out<Ptr>, size: usize, _flags: u32) -> i32 {
         let length = length.ok_or(code::OUT_OF_MEMORY)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping; pages nobody writes to cost nothing.
+        // SAFETY: a fresh mapping; pages without writes cost nothing.
         let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
         if address == libc::MAP_FAILED {
             return Err(code::OUT_OF_MEMORY);
@@ -192,7 +192,7 @@ fn pinned_in(accounts: &machine::Accounts, address: usize) -> Option<(usize, usi
     (address - start < length).then_some((start, length))
 }
 
-// What an address is.
+// The properties of an address.
 
 enum Place {
     /// On the device with this visible number; start and length of the allocation.
@@ -283,17 +283,17 @@ pub(crate) fn pointer_attribute(data: OutArray<u8>, attribute: i32, address: u64
         let on_device = matches!(place, Place::Device(..));
         let managed = matches!(place, Place::Managed(..));
         match attribute {
-            1 => data.put(0, context_of(device)),
-            2 => data.put(0, if on_device || managed { 2_u32 } else { 1 }),
+            1 => data.write_at(0, context_of(device)),
+            2 => data.write_at(0, if on_device || managed { 2_u32 } else { 1 }),
             4 if on_device => return Err(code::INVALID_VALUE),
-            3 | 4 => data.put(0, address),
-            8 => data.put(0, u32::from(managed)),
-            6 | 10 => data.put(0, 0_u32),
-            // 7 asks for a number that is the buffer's alone.
-            7 | 11 => data.put(0, start),
-            9 => data.put(0, device),
-            12 => data.put(0, size as usize),
-            13 => data.put(0, 1_u32),
+            3 | 4 => data.write_at(0, address),
+            8 => data.write_at(0, u32::from(managed)),
+            6 | 10 => data.write_at(0, 0_u32),
+            // 7 queries a number that is the buffer's alone.
+            7 | 11 => data.write_at(0, start),
+            9 => data.write_at(0, device),
+            12 => data.write_at(0, size as usize),
+            13 => data.write_at(0, 1_u32),
             _ => return Err(code::NOT_SUPPORTED),
         }
         Ok(())
@@ -347,7 +347,7 @@ pub(crate) fn unreserve(address: u64, size: usize) -> i32 {
     })
 }
 
-/// The device that a description of physical memory asks for: `location` is 8
+/// The device that a description of physical memory requests: `location` is 8
 /// bytes in, of type 1 for a device and then its number.
 fn located(properties: Option<[u8; 16]>) -> Answer<usize> {
     let properties = properties.ok_or(code::INVALID_VALUE)?;
@@ -389,7 +389,7 @@ pub(crate) fn unmap(address: u64, size: usize) -> i32 {
         accounts.unmap(device, address, size as u64)
     });
     if status == code::SUCCESS {
-        // What is mapped there next has other bytes.
+        // A later mapping there has other bytes.
         values::forget(address, size as u64);
     }
     status
@@ -429,8 +429,8 @@ pub(crate) fn physical_properties(out: OutBytes<32>, handle: u64) -> i32 {
     }))
 }
 
-// Physical memory between processes: the file behind the descriptor says how large it is. The memory stays charged to the
-// process that made it.
+// Physical memory between processes: the file behind the descriptor reports how large it is. The memory stays charged
+// to the process that made it.
 
 /// How a handle goes to another process: as a file descriptor.
 const BY_DESCRIPTOR: i32 = 1;
@@ -530,7 +530,7 @@ pub(crate) fn create_pool(out: Out<Ptr>, properties: Option<[u8; 16]>) -> i32 {
 }
 
 pub(crate) fn destroy_pool(pool: Ptr) -> i32 {
-    // What is still handed out keeps its chunks, as the driver does.
+    // A block that is still allocated keeps its chunks, as the driver does.
     status(accounts().and_then(|(_, mut accounts)| accounts.pool_trim(pool, 0)))
 }
 
@@ -544,12 +544,12 @@ pub(crate) fn pool_attribute(pool: Ptr, attribute: i32, value: OutArray<u8>) -> 
     status(accounts().and_then(|(_, accounts)| {
         let pool = &accounts.pools.get(&pool).ok_or(code::INVALID_VALUE)?.pool;
         match attribute {
-            1..=3 => value.put(0, 1_i32),
-            4 => value.put(0, pool.release_threshold),
-            5 => value.put(0, pool.reserved()),
-            6 => value.put(0, pool.peak_reserved()),
-            7 => value.put(0, pool.used()),
-            8 => value.put(0, pool.peak_used()),
+            1..=3 => value.write_at(0, 1_i32),
+            4 => value.write_at(0, pool.release_threshold),
+            5 => value.write_at(0, pool.reserved()),
+            6 => value.write_at(0, pool.peak_reserved()),
+            7 => value.write_at(0, pool.used()),
+            8 => value.write_at(0, pool.peak_used()),
             _ => return Err(code::INVALID_VALUE),
         }
         Ok(())
@@ -575,8 +575,8 @@ pub(crate) fn set_graph_memory(_device: i32, _attribute: i32, _value: Ptr) -> i3
     code::SUCCESS
 }
 
-// Between processes: the handle says whose memory it is, where and how large. The memory stays charged to the process
-// that made it, and has other addresses in one that opens it.
+// Between processes: the handle reports whose memory it is, where and how large. The memory stays charged to the
+// process that made it, and has other addresses in one that opens it.
 
 pub(crate) fn ipc_handle(out: OutBytes<64>, address: u64) -> i32 {
     status(place(address).and_then(|place| match place {
@@ -679,9 +679,9 @@ pub(crate) fn fill(to: Region, pattern: &[u8], stream: Ptr) -> i32 {
     }))
 }
 
-// What the Python hook asks.
+// Queries of the Python hook.
 
-/// What is known of a range: 0 nothing, 1 drawn, 2 known; 3 where no values can
+/// The knowledge of a range: 0 nothing, 1 drawn, 2 known; 3 where no values can
 /// be kept, because the range is not mapped or a graph is being captured. Pinned
 /// memory of the host, which kernels may use, has all its values.
 #[unsafe(no_mangle)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the modelled functions do.
+//! The behavior of the modelled functions.
 //!
 //! The runtime and the driver are two faces of the same thing, with the same
 //! status codes; what both do lives in [`device`], [`memory`], [`stream`] and

@@ -2,8 +2,8 @@
 //! Modules and libraries that a program loads through the driver, and the variables in them.
 //!
 //! A program copies a variable's true size, which it knows from its source. The size comes from the image: the symbol
-//! table of a cubin, the declarations of PTX, or either of them inside a fat binary. An image in another form leaves the
-//! size unknown: such a variable gets more memory than any constant needs, and the call counts as not modelled.
+//! table of a cubin, the declarations of PTX, or either of them inside a fat binary. An image in another form leaves
+//! the size unknown: such a variable gets more memory than any constant needs, and the call counts as not modelled.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -266,7 +266,7 @@ pub(super) fn declaration<'a>(words: impl Iterator<Item = &'a str>) -> Option<(S
     is_name.then_some((name.to_owned(), element.checked_mul(count)?))
 }
 
-/// What a module's image tells of a variable.
+/// The description of a variable in a module's image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Variable {
     /// It has this many bytes.
@@ -363,7 +363,7 @@ pub(super) fn forget(module: Ptr) {
 mod tests {
     use super::*;
 
-    fn put(bytes: &mut [u8], at: usize, value: u64, length: usize) {
+    fn write_number(bytes: &mut [u8], at: usize, value: u64, length: usize) {
         bytes[at..at + length].copy_from_slice(&value.to_le_bytes()[..length]);
     }
 
@@ -373,9 +373,9 @@ mod tests {
         let mut table = vec![0_u8; SYMBOL];
         for (name, kind, size) in symbols {
             let mut symbol = [0_u8; SYMBOL];
-            put(&mut symbol, 0, names.len() as u64, 4);
+            write_number(&mut symbol, 0, names.len() as u64, 4);
             symbol[4] = 0x10 | kind;
-            put(&mut symbol, 16, *size, 8);
+            write_number(&mut symbol, 16, *size, 8);
             table.extend(symbol);
             names.extend(name.bytes().chain([0]));
         }
@@ -392,15 +392,15 @@ mod tests {
             (NO_BITS, heads, 1 << 40, 0),
         ] {
             let mut head = [0_u8; SECTION_HEAD];
-            put(&mut head, 4, kind.into(), 4);
-            put(&mut head, 24, at as u64, 8);
-            put(&mut head, 32, size as u64, 8);
-            put(&mut head, 40, link, 4);
+            write_number(&mut head, 4, kind.into(), 4);
+            write_number(&mut head, 24, at as u64, 8);
+            write_number(&mut head, 32, size as u64, 8);
+            write_number(&mut head, 40, link, 4);
             file.extend(head);
         }
-        put(&mut file, 40, heads as u64, 8);
-        put(&mut file, 58, SECTION_HEAD as u64, 2);
-        put(&mut file, 60, 3, 2);
+        write_number(&mut file, 40, heads as u64, 8);
+        write_number(&mut file, 58, SECTION_HEAD as u64, 2);
+        write_number(&mut file, 60, 3, 2);
         file
     }
 
@@ -408,20 +408,20 @@ mod tests {
         let mut body = Vec::new();
         for (flags, image, unpacked) in images {
             let mut head = [0_u8; 64];
-            put(&mut head, 0, NATIVE.into(), 2);
-            put(&mut head, 4, 64, 4);
-            put(&mut head, 8, image.len().next_multiple_of(8) as u64, 8);
-            put(&mut head, 16, image.len() as u64, 4);
-            put(&mut head, 40, *flags, 8);
-            put(&mut head, 56, *unpacked as u64, 8);
+            write_number(&mut head, 0, NATIVE.into(), 2);
+            write_number(&mut head, 4, 64, 4);
+            write_number(&mut head, 8, image.len().next_multiple_of(8) as u64, 8);
+            write_number(&mut head, 16, image.len() as u64, 4);
+            write_number(&mut head, 40, *flags, 8);
+            write_number(&mut head, 56, *unpacked as u64, 8);
             body.extend(head);
             body.extend(image);
             body.resize(body.len().next_multiple_of(8), 0);
         }
         let mut container = vec![0_u8; 16];
-        put(&mut container, 0, CONTAINER.into(), 4);
-        put(&mut container, 6, 16, 2);
-        put(&mut container, 8, body.len() as u64, 8);
+        write_number(&mut container, 0, CONTAINER.into(), 4);
+        write_number(&mut container, 6, 16, 2);
+        write_number(&mut container, 8, body.len() as u64, 8);
         container.extend(body);
         container
     }

@@ -3,7 +3,7 @@
 //!
 //! Communicators, groups and the calls are here; what they exchange, and when a
 //! process waits for another, is in [`exchange`]. NCCL's own buffers depend on
-//! the machine; none are charged, and [`nccl_buffers`] tells how much they take.
+//! the machine; none are charged, and [`nccl_buffers`] reports how much they take.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -36,13 +36,13 @@ fn communicators() -> MutexGuard<'static, BTreeMap<Ptr, Communicator>> {
     COMMUNICATORS.lock()
 }
 
-fn of(comm: Ptr) -> Option<Communicator> {
+fn find_communicator(comm: Ptr) -> Option<Communicator> {
     communicators().get(&comm).copied()
 }
 
 fn register(communicator: Communicator) -> std::io::Result<Ptr> {
     static TOLD: AtomicBool = AtomicBool::new(false);
-    // The buffers of NCCL are not charged, so whoever judges the job must know of them.
+    // The buffers of NCCL are not charged, so the judge of the job must know of them.
     if communicator.ranks > 1 && !TOLD.swap(true, Ordering::Relaxed) {
         remark_note(&Note::Communicator(communicator.ranks as u64));
     }
@@ -112,7 +112,7 @@ fn unique_id() -> [u8; 128] {
 }
 
 pub(crate) fn ncclGetUniqueId(id: OutBytes<128>) -> i32 {
-    id.put(0, &unique_id());
+    id.write_at(0, &unique_id());
     SUCCESS
 }
 
@@ -189,7 +189,7 @@ fn part(parent: &Communicator, requests: &[(i32, i32)]) -> Option<Communicator> 
 
 /// A part of the ranks. Waits for all of them, as the real library does.
 pub(crate) fn ncclCommSplit(comm: Ptr, colour: i32, key: i32, out: Out<Ptr>, _config: Ptr) -> i32 {
-    let Some(parent) = of(comm) else {
+    let Some(parent) = find_communicator(comm) else {
         return INVALID_ARGUMENT;
     };
     if let Some(parent) = communicators().get_mut(&comm) {
@@ -218,7 +218,7 @@ pub(crate) fn ncclCommShrink(
     _config: Ptr,
     _flags: i32,
 ) -> i32 {
-    let Some(parent) = of(comm) else {
+    let Some(parent) = find_communicator(comm) else {
         return INVALID_ARGUMENT;
     };
     let gone: Vec<usize> = excluded.iter().map(|&rank| rank as usize).collect();
@@ -257,7 +257,7 @@ pub(crate) fn ncclCommFinalize(_comm: Ptr) -> i32 {
 }
 
 fn about(comm: Ptr, out: &Out<i32>, what: impl FnOnce(Communicator) -> i32) -> i32 {
-    let Some(communicator) = of(comm) else {
+    let Some(communicator) = find_communicator(comm) else {
         return INVALID_ARGUMENT;
     };
     out.set(what(communicator));
@@ -317,7 +317,7 @@ pub(crate) fn ncclMemFree(address: Ptr) -> i32 {
     }
 }
 
-/// What a communicator uses itself: not modelled, hence nothing.
+/// The memory that a communicator uses itself: not modelled, hence nothing.
 pub(crate) fn ncclCommMemStats(_comm: Ptr, _what: i32, _value: Out<u64>) -> i32 {
     SUCCESS
 }
@@ -346,13 +346,13 @@ pub(crate) fn ncclWinGetUserPtr(_comm: Ptr, window: Ptr, out: Out<Ptr>) -> i32 {
 
 /// Bytes of `count` elements of an `ncclDataType_t`.
 pub(crate) fn bytes(count: usize, data_type: i32) -> usize {
-    let element = Type::of(data_type).map_or(0, Type::size);
+    let element = Type::from_number(data_type).map_or(0, Type::size);
     count.saturating_mul(element)
 }
 
 /// How many ranks a communicator has.
 pub(crate) fn ranks(comm: Ptr) -> usize {
-    of(comm).map_or(1, |comm| comm.ranks)
+    find_communicator(comm).map_or(1, |comm| comm.ranks)
 }
 
 /// A call that is part of a group.
@@ -383,10 +383,10 @@ fn with_group<R>(act: impl FnOnce(&mut Group) -> R) -> Option<R> {
 
 /// Issues a call, or keeps it until the outermost group ends.
 fn call(comm: Ptr, request: Request) -> i32 {
-    let Some(communicator) = of(comm) else {
+    let Some(communicator) = find_communicator(comm) else {
         return INVALID_ARGUMENT;
     };
-    if Type::of(request.data_type).is_none() {
+    if Type::from_number(request.data_type).is_none() {
         return INVALID_ARGUMENT;
     }
     nccl_buffers::note(&communicator, request.kind, request.root);
@@ -415,7 +415,13 @@ fn issue(calls: Vec<Call>) -> i32 {
         .into_iter()
         // In a graph it would happen at a launch.
         .filter(|call| !stream::note_work(call.request.stream))
-        .filter_map(|call| Some((seat(of(call.comm)?), call.request, call.place)))
+        .filter_map(|call| {
+            Some((
+                seat(find_communicator(call.comm)?),
+                call.request,
+                call.place,
+            ))
+        })
         .collect();
     match exchange::issue(&requests) {
         Ok(()) => SUCCESS,
@@ -471,7 +477,7 @@ fn factors() -> MutexGuard<'static, BTreeMap<i32, f64>> {
 
 /// An operator by its number, and the number that all ranks have for it.
 fn operator(number: i32) -> (i32, Option<Operator>) {
-    if let Some(operator) = Operator::of(number) {
+    if let Some(operator) = Operator::from_number(number) {
         return (number, Some(operator));
     }
     let factor = factors().get(&number).copied();
@@ -495,7 +501,7 @@ pub(crate) fn ncclRedOpCreatePreMulSum(
     if memory::copy(here, scalar, Ptr::NULL) != 0 {
         return UNHANDLED_CUDA_ERROR;
     }
-    let factor = Type::of(data_type).and_then(|of| exchange::number(&bytes, of));
+    let factor = Type::from_number(data_type).and_then(|of| exchange::number(&bytes, of));
     let Some(factor) = factor else {
         return INVALID_ARGUMENT;
     };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How much device memory NCCL's own buffers take, as far as its source tells.
+//! The device memory that NCCL's own buffers use, as far as it follows from its source.
 //!
 //! A communicator connects when it is first used, for what it is used for. Each
 //! channel of a connection between two GPUs has a buffer for each of NCCL's three
 //! protocols where it receives, and a small one where it sends, in whole pieces of
 //! 2 MiB. Rings are certain; trees, the switch's own reductions and what crosses
-//! machines depend on sizes and links that nobody knows here. So this is a range,
-//! which is told and not charged.
+//! machines depend on sizes and links that are unknown here. So this is a range,
+//! which is reported and not charged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,10 +34,10 @@ const PLAIN_CHANNELS: u64 = 4;
 /// Messages that a channel carries at once where ranks are on several machines: channels are shared out so that all
 /// peers fit.
 const MESSAGES_AT_ONCE: u64 = 8;
-/// The fewest channels that NCCL takes for one peer then, over its versions, without being told to take fewer.
+/// The fewest channels that NCCL takes for one peer then, over its versions, without a setting for fewer.
 const FEWEST_CHANNELS: u64 = 2;
-/// Messages between machines go through buffers that all peers share: so many pieces for each channel, of so many bytes,
-/// which a variable changes.
+/// Messages between machines go through buffers that all peers share: so many pieces for each channel, of so many
+/// bytes, which a variable changes.
 const SHARED_PIECES: u64 = 16;
 const SHARED_PIECE: (&str, u64) = ("NCCL_P2P_NET_CHUNKSIZE", 128 << 10);
 /// GPUs whose NVLink reaches into other machines.
@@ -56,7 +56,7 @@ pub(super) struct Communicator {
     pub(super) splits: u64,
 }
 
-/// What decides how large the buffers of a communicator are.
+/// The properties that determine how large the buffers of a communicator are.
 #[derive(Clone, Copy, Debug)]
 struct Links {
     /// Channels by NVLink; 0 without.
@@ -73,7 +73,7 @@ struct Links {
     shared: u64,
 }
 
-/// What a communicator has been used for.
+/// The operations that a communicator has been used for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Uses {
     collectives: bool,
@@ -171,7 +171,7 @@ fn links(communicator: &Communicator) -> Option<Links> {
     }
     let reaches = |name: &&str| profile.name.contains(*name);
     let gpus = machine.gpus();
-    // Variables may give each peer buffers of its own, or more channels.
+    // Variables may give each peer its own buffers, or more channels.
     let several = communicator.ranks > gpus
         && !ACROSS_MACHINES.iter().any(reaches)
         && !is_set("NCCL_NET_SHARED_BUFFERS", 0)
@@ -199,7 +199,8 @@ struct Used {
 /// By name and rank.
 static USED: Lock<BTreeMap<(u64, usize), Used>> = Lock::new(BTreeMap::new());
 
-/// Notes that a communicator is used, and tells how much those of the fullest device take if that is more than before.
+/// Notes that a communicator is used, and reports how much those of the fullest device take if that is more than
+/// before.
 pub(super) fn note(communicator: &Communicator, kind: Kind, peer: i32) {
     if communicator.ranks < 2 {
         return;
@@ -217,7 +218,7 @@ pub(super) fn note(communicator: &Communicator, kind: Kind, peer: i32) {
     };
     used.bytes = used.uses.bytes(links, communicator.ranks);
     used.device = communicator.device;
-    // A process may be several ranks, each on a device of its own.
+    // A process may be several ranks, each on its own device.
     let mut devices: BTreeMap<i32, (u64, u64, u64)> = BTreeMap::new();
     for used in all.values() {
         let (high, low, communicators) = devices.entry(used.device).or_default();
@@ -234,7 +235,7 @@ pub(super) fn note(communicator: &Communicator, kind: Kind, peer: i32) {
     }));
 }
 
-/// What a communicator had is given back; the most that there was stays what was told.
+/// Gives back the memory of a communicator; the reported maximum stays.
 pub(super) fn forget(communicator: &Communicator) {
     let mut used = USED.lock();
     used.remove(&(communicator.name, communicator.rank));

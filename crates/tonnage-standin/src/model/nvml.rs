@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! NVML: the machine as `nvidia-smi` sees it, with all its devices.
 //!
-//! What a device does not have (links, fabrics, partitions) is answered "not supported", which every caller handles.
-//! Sensors answer as those of an idle GPU, because many programs ask for them without expecting a refusal; that they
-//! were asked is told, so that the verdict can say that the answers are made up.
+//! Queries for features that a device does not have (links, fabrics, partitions) are answered "not supported", which
+//! every caller handles.
+//! Sensors answer as those of an idle GPU, because many programs request them without expecting a refusal; that they
+//! were queried is recorded, so that the verdict can report that the answers are made up.
 
 use tonnage_capture::DeviceProfile;
 use tonnage_capture::note::Note;
@@ -122,7 +123,7 @@ pub(crate) fn nvmlDeviceGetCount(count: Out<u32>) -> i32 {
 
 pub(crate) use nvmlDeviceGetCount as nvmlDeviceGetCount_v2;
 
-/// The handle of the first device for which `matches` says yes.
+/// The handle of the first device for which `matches` returns true.
 fn find(out: &Out<Ptr>, matches: impl Fn(usize) -> bool) -> i32 {
     status(
         machine()
@@ -200,9 +201,9 @@ pub(crate) use nvmlDeviceGetIndex as nvmlDeviceGetMinorNumber;
 pub(crate) fn nvmlDeviceGetPciInfo_v3(handle: Ptr, out: OutBytes<68>) -> i32 {
     status(device(handle).map(|(number, _)| {
         let text = machine::bus_text(number);
-        out.put(0, text.as_bytes());
+        out.write_at(0, text.as_bytes());
         out.put_i32(20, machine::bus(number));
-        out.put(36, format!("0000{text}").as_bytes());
+        out.write_at(36, format!("0000{text}").as_bytes());
     }))
 }
 
@@ -277,10 +278,10 @@ pub(crate) fn nvmlDeviceGetMemoryInfo(handle: Ptr, out: OutBytes<24>) -> i32 {
 
 pub(crate) fn nvmlDeviceGetMemoryInfo_v2(handle: Ptr, out: OutArray<u8>) -> i32 {
     status(memory(handle).map(|(total, free)| {
-        out.put(8, total);
-        out.put(16, 0_u64);
-        out.put(24, free);
-        out.put(32, total - free);
+        out.write_at(8, total);
+        out.write_at(16, 0_u64);
+        out.write_at(24, free);
+        out.write_at(32, total - free);
     }))
 }
 
@@ -302,10 +303,10 @@ fn processes<const N: usize>(handle: Ptr, count: &InOut<u32>, infos: &OutArray<[
     }
     for (index, (pid, bytes)) in list.into_iter().enumerate() {
         let at = index * N;
-        infos.put(at, pid);
-        infos.put(at + 8, bytes);
+        infos.write_at(at, pid);
+        infos.write_at(at + 8, bytes);
         if N == 24 {
-            infos.put(at + 16, u64::MAX); // no partition
+            infos.write_at(at + 16, u64::MAX); // no partition
         }
     }
     SUCCESS
@@ -337,7 +338,7 @@ const TEMPERATURE: u32 = 35;
 const POWER: u32 = 30_000;
 const POWER_LIMIT: u32 = 300_000;
 
-/// Tells, once for each, that the program asked for something that a dry run makes up.
+/// Tells, once for each, that the program requested something that a dry run makes up.
 fn made_up(what: &'static str) {
     static TOLD: Lock<Vec<&str>> = Lock::new(Vec::new());
     let mut told = TOLD.lock();
@@ -367,7 +368,7 @@ pub(crate) fn nvmlDeviceGetEncoderUtilization(handle: Ptr, out: Out<u32>, period
 
 pub(crate) use nvmlDeviceGetEncoderUtilization as nvmlDeviceGetDecoderUtilization;
 
-/// No samples were taken, which a driver says in this way.
+/// Returns the status that a driver uses if no samples were taken.
 pub(crate) fn nvmlDeviceGetProcessUtilization(
     _handle: Ptr,
     _samples: Ptr,
@@ -385,7 +386,7 @@ pub(crate) fn nvmlDeviceGetTemperature(handle: Ptr, _sensor: i32, out: Out<u32>)
 pub(crate) fn nvmlDeviceGetTemperatureV(handle: Ptr, out: OutArray<u8>) -> i32 {
     status(device(handle).map(|_| {
         made_up("temperature");
-        out.put(8, TEMPERATURE);
+        out.write_at(8, TEMPERATURE);
     }))
 }
 
@@ -404,7 +405,7 @@ pub(crate) fn nvmlDeviceGetPowerUsage(handle: Ptr, out: Out<u32>) -> i32 {
     invent(handle, "power", &out, POWER)
 }
 
-/// Millijoules: what an idle device has drawn since it was first asked.
+/// Millijoules: the energy that an idle device has drawn since the first query.
 pub(crate) fn nvmlDeviceGetTotalEnergyConsumption(handle: Ptr, out: Out<u64>) -> i32 {
     static FIRST: Lazy<Instant> = Lazy::new();
     let since = FIRST.get_or_find(Instant::now).elapsed();
@@ -549,11 +550,11 @@ pub(crate) fn nvmlDeviceGetEccMode(handle: Ptr, now: Out<i32>, next: Out<i32>) -
     }
 }
 
-// What these devices do not have.
+// Features that these devices do not have.
 
-/// A device that belongs to no fabric says so with state 0, at byte 28.
+/// A device that belongs to no fabric reports it with state 0, at byte 28.
 pub(crate) fn nvmlDeviceGetGpuFabricInfoV(_handle: Ptr, out: OutArray<u8>) -> i32 {
-    out.put(28, 0_u8);
+    out.write_at(28, 0_u8);
     SUCCESS
 }
 
@@ -655,14 +656,14 @@ pub(crate) fn nvmlEventSetWait(_set: Ptr, _out: Ptr, _timeout: u32) -> i32 {
     TIMEOUT
 }
 
-/// Each value says for itself that it is not known, at byte 28 of its 40.
+/// Marks each value as unknown, at byte 28 of its 40.
 pub(crate) fn nvmlDeviceGetFieldValues(
     _handle: Ptr,
     _count: i32,
     values: OutArray<[u8; 40]>,
 ) -> i32 {
     for index in 0..values.len() {
-        values.put(index * 40 + 28, NOT_SUPPORTED);
+        values.write_at(index * 40 + 28, NOT_SUPPORTED);
     }
     SUCCESS
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Streams, events, capture and graphs.
 //!
-//! Work is done the moment it is asked for, so streams are always idle and
+//! Work is done the moment it is requested, so streams are always idle and
 //! events always done, unless the GPU is taken to be behind ([`lag`]),
-//! a collective comes first that nobody has waited for, or a test holds a stream
-//! back. What remains is identity (unique handles,
+//! a collective comes first that no thread has waited for, or a test holds a stream
+//! back. The rest is identity (unique handles,
 //! which torch's trace shows) and capture: a stream that captures pulls others
 //! in through events, and the end of the capture ends it for all of them.
 
@@ -61,11 +61,11 @@ struct Streams {
     launchable: BTreeMap<Ptr, BTreeSet<u64>>,
     /// Running captures: number to the graph it makes and the stream that began it.
     captures: BTreeMap<u64, (Ptr, Ptr)>,
-    /// Those of them in which something was called that cannot be captured.
+    /// The captures in which something was called that cannot be captured.
     invalidated: BTreeSet<u64>,
     next_capture: u64,
     objects: BTreeMap<Ptr, UserObject>,
-    /// What was recorded since a stream was first held back.
+    /// The work that was recorded since a stream was first held back.
     held: Held,
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn destroy(stream: Ptr) -> i32 {
 
 /// Whether a stream is idle: always, unless it is behind.
 ///
-/// Also where it has yet to meet other ranks, because torch's allocator asks the same of events, and what it does
+/// Also where it has yet to meet other ranks, because torch's allocator queries the same of events, and what it does
 /// must not depend on how fast the other ranks are.
 pub(crate) fn done(stream: Ptr) -> i32 {
     if is_behind() && lag::with(|lag| !lag.is_idle(key(stream))) {
@@ -356,8 +356,8 @@ pub(crate) fn wait(stream: Ptr, event: Ptr, _flags: u32) -> i32 {
 /// The library with PyTorch's allocator.
 const TORCH_ALLOCATOR: &str = "/libc10_cuda.so";
 
-/// PyTorch's allocator asks whether another stream is done with a block that was freed: what it reserves depends on how
-/// far the GPU is behind, which is told once.
+/// PyTorch's allocator queries whether another stream is done with a block that was freed: what it reserves depends on
+/// how far the GPU is behind, which is reported once.
 fn note_question() {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.load(Ordering::Relaxed) && foreign::is_called_by(TORCH_ALLOCATOR) {
@@ -367,8 +367,9 @@ fn note_question() {
     }
 }
 
-/// Whether an event is done: always, unless its stream is behind or held back, or a collective is before it that nobody
-/// has waited for. Torch's allocator does not hear of that: what it does must not depend on how fast other ranks are.
+/// Whether an event is done: always, unless its stream is behind or held back, or a collective is before it that no
+/// thread has waited for. Torch's allocator does not get that answer: what it does must not depend on how fast other
+/// ranks are.
 pub(crate) fn query_event(event: Ptr) -> i32 {
     note_question();
     if !exchange::is_awaited(event)
@@ -397,9 +398,9 @@ pub(crate) fn wait_for_event(event: Ptr) -> i32 {
     machine_status()
 }
 
-/// Holds a stream back, or lets go of it: for tests of programs that ask
+/// Holds a stream back, or lets go of it: for tests of programs that query
 /// whether work is done. Events recorded on a held stream are not done until
-/// somebody waits for them or for a later one, or the stream is let go.
+/// a thread waits for them or for a later one, or the stream is let go.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_hold_stream(stream: Ptr, hold: bool) {
     crate::ffi::guard((), || {
@@ -609,8 +610,8 @@ pub(crate) fn instantiate(out: Out<Ptr>, graph: Ptr, _flags: u64) -> i32 {
 }
 
 pub(crate) fn instantiate_parameters(out: Out<Ptr>, graph: Ptr, parameters: OutArray<u8>) -> i32 {
-    parameters.put(16, Ptr::NULL); // the node in error
-    parameters.put(24, 0_i32); // the result
+    parameters.write_at(16, Ptr::NULL); // the node in error
+    parameters.write_at(24, 0_i32); // the result
     instantiate(out, graph, 0)
 }
 

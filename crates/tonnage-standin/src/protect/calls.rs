@@ -19,7 +19,7 @@ const CWD: c_int = libc::AT_FDCWD;
 fn next(known: &AtomicUsize, name: &CStr) -> usize {
     match known.load(Ordering::Relaxed) {
         0 => {
-            // SAFETY: asks for a symbol by a text that ends with a zero byte.
+            // SAFETY: queries a symbol by a text that ends with a zero byte.
             let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
             known.store(address, Ordering::Relaxed);
             address
@@ -141,7 +141,7 @@ fn find(
     }
     if is_creating && flags & libc::O_DIRECTORY != 0 && !is_temporary {
         // Kernels differ in this; nothing is created at the root.
-        let root = Text::of(&[b"/"])?;
+        let root = Text::join(&[b"/"])?;
         if matches!(sys::open(&root, flags, 0), Err(libc::EINVAL)) {
             return Err(libc::EINVAL);
         }
@@ -378,11 +378,11 @@ fn rename_file(
             .rposition(|byte| *byte != b'/')
             .map_or(0, |last| last + 1);
         match path.first() {
-            Some(b'/') => Text::of(&[&path[..end]]),
+            Some(b'/') => Text::join(&[&path[..end]]),
             _ if descriptor == CWD => {
-                Text::of(&[sys::working_directory()?.bytes(), b"/", &path[..end]])
+                Text::join(&[sys::working_directory()?.bytes(), b"/", &path[..end]])
             }
-            _ => Text::of(&[sys::path_of(descriptor)?.bytes(), b"/", &path[..end]]),
+            _ => Text::join(&[sys::path_of(descriptor)?.bytes(), b"/", &path[..end]]),
         }
     };
     change::rename_in_overlay(&absolute(from)?, &absolute(to)?, flags).map(|()| 0)
@@ -406,7 +406,7 @@ fn link_file(
 ) -> Answer<c_int> {
     let source = from.1.bytes()?;
     if source.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
-        let mut link = Text::of(&[b"/proc/self/fd/"])?;
+        let mut link = Text::join(&[b"/proc/self/fd/"])?;
         link.push_number(u64::try_from(from.0).map_err(|_| libc::EBADF)?)?;
         let flags = flags & !libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW;
         return change::link(layers, (CWD, link.bytes()), (to.0, to.1.bytes()?), flags).map(|()| 0);
@@ -941,7 +941,7 @@ type Stat = *mut libc::stat;
 
 /// # Safety
 /// `out` is null or has room for a struct.
-unsafe fn give(out: Stat, about: Answer<libc::stat>) -> Answer<c_int> {
+unsafe fn write_stat(out: Stat, about: Answer<libc::stat>) -> Answer<c_int> {
     let about = about?;
     if out.is_null() {
         return Err(libc::EFAULT);
@@ -973,35 +973,35 @@ fn stat_any(layers: &Layers, descriptor: c_int, path: CText, flags: c_int) -> An
 // Structs of both sizes are the same on these architectures.
 replace!(stat stat64(path: CText, out: Stat) -> c_int = -1, |layers, real| {
     // SAFETY: the caller's own room.
-    unsafe { give(out, stat_any(layers, CWD, path, 0)) }
+    unsafe { write_stat(out, stat_any(layers, CWD, path, 0)) }
 });
 replace!(lstat lstat64(path: CText, out: Stat) -> c_int = -1, |layers, real| {
     // SAFETY: the caller's own room.
-    unsafe { give(out, stat_any(layers, CWD, path, libc::AT_SYMLINK_NOFOLLOW)) }
+    unsafe { write_stat(out, stat_any(layers, CWD, path, libc::AT_SYMLINK_NOFOLLOW)) }
 });
 replace!(fstat fstat64(descriptor: c_int, out: Stat) -> c_int = -1, |layers, real| {
     // SAFETY: the caller's own room.
-    unsafe { give(out, stat_descriptor(layers, descriptor)) }
+    unsafe { write_stat(out, stat_descriptor(layers, descriptor)) }
 });
 replace!(fstatat fstatat64(descriptor: c_int, path: CText, out: Stat, flags: c_int) -> c_int = -1, |layers, real| {
     // SAFETY: the caller's own room.
-    unsafe { give(out, stat_any(layers, descriptor, path, flags)) }
+    unsafe { write_stat(out, stat_any(layers, descriptor, path, flags)) }
 });
 replace!(__xstat __xstat64(version: c_int, path: CText, out: Stat) -> c_int = -1, |layers, real| {
     // SAFETY: the caller's own room.
-    unsafe { give(out, stat_any(layers, CWD, path, 0)) }
+    unsafe { write_stat(out, stat_any(layers, CWD, path, 0)) }
 });
 replace!(__lxstat __lxstat64(version: c_int, path: CText, out: Stat) -> c_int = -1, |layers, real| {
     // SAFETY: the caller's own room.
-    unsafe { give(out, stat_any(layers, CWD, path, libc::AT_SYMLINK_NOFOLLOW)) }
+    unsafe { write_stat(out, stat_any(layers, CWD, path, libc::AT_SYMLINK_NOFOLLOW)) }
 });
 replace!(__fxstat __fxstat64(version: c_int, descriptor: c_int, out: Stat) -> c_int = -1, |layers, real| {
     // SAFETY: the caller's own room.
-    unsafe { give(out, stat_descriptor(layers, descriptor)) }
+    unsafe { write_stat(out, stat_descriptor(layers, descriptor)) }
 });
 replace!(__fxstatat __fxstatat64(version: c_int, descriptor: c_int, path: CText, out: Stat, flags: c_int) -> c_int = -1, |layers, real| {
     // SAFETY: the caller's own room.
-    unsafe { give(out, stat_any(layers, descriptor, path, flags)) }
+    unsafe { write_stat(out, stat_any(layers, descriptor, path, flags)) }
 });
 replace!(statx(descriptor: c_int, path: CText, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int = -1, |layers, real| {
     let ask = |at: usize, file: usize| kernel(libc::SYS_statx, [at, file, int(flags), mask as usize, out as usize]);
@@ -1082,7 +1082,7 @@ unsafe fn give_link(
             target.len() - 1,
         ];
         let length = kernel(libc::SYS_readlinkat, room)? as usize;
-        Text::of(&[&target[..length]])?
+        Text::join(&[&target[..length]])?
     } else {
         let spot = walk(layers, descriptor, path.bytes()?, Last::Keep, true)?;
         spot.exists()?;
@@ -1115,7 +1115,7 @@ replace!(__readlinkat_chk(descriptor: c_int, path: CText, out: *mut c_char, size
     unsafe { give_link(layers, descriptor, path, out, size.min(room)) }
 });
 
-/// Gives a text to the caller, in memory of C if it has no room of its own.
+/// Gives a text to the caller, in memory of C if it passes no buffer.
 ///
 /// # Safety
 /// `out` is null or has room for `size` bytes.
@@ -1328,7 +1328,7 @@ type Compares = Option<unsafe extern "C" fn(*const c_void, *const c_void) -> c_i
 /// `scandir`, with the functions of this file.
 ///
 /// # Safety
-/// What `scandir` demands.
+/// The arguments that `scandir` takes.
 unsafe fn scan(
     descriptor: c_int,
     path: CText,
@@ -1407,7 +1407,7 @@ replace!(glob glob64(pattern: CText, flags: c_int, on_error: *const c_void, out:
     if flags & GLOB_ALTDIRFUNC == 0 {
         let functions: [*const c_void; 5] =
             [closedir as _, readdir as _, opendir as _, lstat as _, stat as _];
-        // SAFETY: the caller's own struct. glibc calls these if a flag says so.
+        // SAFETY: the caller's own struct. glibc calls these if a flag reports it.
         unsafe { (*out).functions = functions };
     }
     // SAFETY: the caller's own arguments.
@@ -1633,7 +1633,7 @@ fn with_socket(
     run: impl FnOnce(&libc::sockaddr_un) -> Answer<c_int>,
 ) -> Answer<c_int> {
     let place = layers.upper(path)?;
-    let mut short = Text::of(&[b"/proc/self/fd/"])?;
+    let mut short = Text::join(&[b"/proc/self/fd/"])?;
     let directory;
     // The kernel reports the name that a socket is bound to, and other processes connect to it: the full path is valid
     // everywhere, that of a descriptor only here.

@@ -41,7 +41,7 @@ fn is_hidden(layers: &Layers, path: &[u8]) -> Answer<bool> {
 }
 
 fn effective_user() -> u32 {
-    // SAFETY: asks for a number.
+    // SAFETY: queries a number.
     unsafe { libc::geteuid() }
 }
 
@@ -123,7 +123,7 @@ fn copy_tree_up(layers: &Layers, path: &[u8]) -> Answer<()> {
     let hidden = is_hidden(layers, path)?;
     if let (false, Ok(directory)) = (hidden, open_directory(&lower(path)?)) {
         sys::entries(directory.0, |name, _, _| {
-            let child = Text::of(&[path, b"/", name])?;
+            let child = Text::join(&[path, b"/", name])?;
             let child = child.bytes();
             if is_marked(layers, child)? {
                 return Ok(());
@@ -158,7 +158,7 @@ fn copy_tree(from: &Text, to: &Text) -> Answer<()> {
     let directory = open_directory(from)?;
     sys::entries(directory.0, |name, _, _| {
         let part: &[&[u8]] = &[b"/", name];
-        let below = |path: &Text| Text::of(&[path.bytes(), part[0], part[1]]);
+        let below = |path: &Text| Text::join(&[path.bytes(), part[0], part[1]]);
         copy_tree(&below(from)?, &below(to)?)
     })?;
     if let Ok(copy) = open_directory(to) {
@@ -185,7 +185,7 @@ fn remove_tree(path: &Text) -> Answer<()> {
         }?;
         sys::entries(directory.0, |name, _, _| {
             count += 1;
-            remove_tree(&Text::of(&[path.bytes(), b"/", name])?)
+            remove_tree(&Text::join(&[path.bytes(), b"/", name])?)
         })?;
         if count == 0 {
             break;
@@ -300,7 +300,7 @@ pub(super) fn visit_entries(
         Err(error) => return Err(error),
     };
     sys::entries(below.0, |name, inode, kind| {
-        let child = Text::of(&[path, b"/", name])?;
+        let child = Text::join(&[path, b"/", name])?;
         let child = child.bytes();
         let is_above = layers.may_be_touched(super::hash_of(child))
             && (is_marked(layers, child)? || sys::stat(&layers.upper(child)?).is_ok());
@@ -531,8 +531,8 @@ pub(super) fn rename_in_overlay(from: &Text, to: &Text, flags: u32) -> Answer<()
 
 /// Copies, gives the copy its name at once, and only as a rename would, and removes the original.
 fn replace_by_copy(from: &Text, to: &Text, flags: u32) -> Answer<()> {
-    let mut part = Text::of(&[to.bytes(), b".tonnage-"])?;
-    // SAFETY: asks for a number.
+    let mut part = Text::join(&[to.bytes(), b".tonnage-"])?;
+    // SAFETY: queries a number.
     part.push_number(unsafe { call(libc::SYS_gettid, []) }? as u64)?;
     let result = copy_tree(from, &part).and_then(|()| sys::rename(&part, to, flags));
     if result.is_err() {
@@ -603,12 +603,12 @@ pub(super) fn link(
 
 /// Makes descriptors of this process that lead to a path or below it lead to where it is now.
 fn move_descriptors(old: &Text, new: &Text) {
-    let Ok(list) = Text::of(&[b"/proc/self/fd"]).and_then(|path| open_directory(&path)) else {
+    let Ok(list) = Text::join(&[b"/proc/self/fd"]).and_then(|path| open_directory(&path)) else {
         return;
     };
     let moved = |path: &[u8]| -> Answer<Text> {
         if is_below(path, old.bytes()) {
-            Text::of(&[new.bytes(), &path[old.bytes().len()..]])
+            Text::join(&[new.bytes(), &path[old.bytes().len()..]])
         } else {
             Err(libc::ENOENT)
         }
@@ -624,7 +624,7 @@ fn move_descriptors(old: &Text, new: &Text) {
         let Ok(path) = sys::path_of(number).and_then(|path| moved(path.bytes())) else {
             return Ok(());
         };
-        // SAFETY: asks for flags and the position of an open descriptor, and puts another file of ours in its place.
+        // SAFETY: queries flags and the position of an open descriptor, and puts another file of ours in its place.
         unsafe {
             let flags = call(libc::SYS_fcntl, [int(number), libc::F_GETFL as usize])? as c_int;
             // Files that are open for writing were opened by another program, for the user.

@@ -11,7 +11,7 @@ pub(super) fn parent(path: &[u8]) -> &[u8] {
 }
 
 pub(super) fn lower(path: &[u8]) -> Answer<Text> {
-    Text::of(&[if path.is_empty() { b"/" } else { path }])
+    Text::join(&[if path.is_empty() { b"/" } else { path }])
 }
 
 /// Copies a directory and those above it, without entries.
@@ -68,7 +68,7 @@ pub(super) fn keep_times(
 
 /// The name under which copies of a file with several names are found, and its hash.
 pub(super) fn linked_copy(layers: &Layers, about: &libc::stat) -> Answer<(Text, u64)> {
-    let mut path = Text::of(&[&layers.changes, b"/links/"])?;
+    let mut path = Text::join(&[&layers.changes, b"/links/"])?;
     path.push_number(about.st_dev)?;
     path.push(b"-")?;
     path.push_number(about.st_ino)?;

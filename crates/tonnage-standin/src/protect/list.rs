@@ -11,7 +11,7 @@ use super::change::visit_entries;
 use super::path::{Last, Spot, logical, walk};
 use super::sys::{self, Answer, is_directory};
 
-/// What is listed instead of what is in a directory.
+/// The entries that are listed instead of those of a directory.
 pub(super) struct Listing {
     entries: Vec<(Vec<u8>, u64, u8)>,
     position: usize,

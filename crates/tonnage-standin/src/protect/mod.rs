@@ -2,9 +2,9 @@
 //! Keeps the user's files as they are: a copy-on-write view of the file system for the processes of a job.
 //!
 //! Functions of C that take a path are replaced ([`calls`]). A path is walked as the kernel would ([`path`]), in two
-//! layers: the user's files, and above them a directory with everything that the job created or changed. What the job
-//! deleted has a mark in a third tree. Changes are made in the upper layer only ([`change`]); a file that is opened for
-//! writing is copied there first. Directories with entries in both layers are listed by [`list`].
+//! layers: the user's files, and above them a directory with everything that the job created or changed. Files that the
+//! job deleted have a mark in a third tree. Changes are made in the upper layer only ([`change`]); a file that is
+//! opened for writing is copied there first. Directories with entries in both layers are listed by [`list`].
 //!
 //! All processes of a job share the layers, so nothing about them is kept in memory, except:
 //!
@@ -72,7 +72,7 @@ fn any_layers() -> Option<&'static Layers> {
     (known != OFF).then(|| unsafe { &*known })
 }
 
-/// Reads where changes go, once more: a variant of a job has a directory of its own.
+/// Reads where changes go, once more: a variant of a job has its own directory.
 pub(crate) fn read_again() {
     read_layers();
 }
@@ -126,7 +126,7 @@ impl Layers {
             return None;
         }
         for name in [FILES_UPPER, FILES_DELETED, "work", "links"] {
-            let path = Text::of(&[&below(name)]).ok()?;
+            let path = Text::join(&[&below(name)]).ok()?;
             let _ = sys::make_directory(&path, 0o777);
         }
         let mut through = vec![changes.clone()];
@@ -195,18 +195,18 @@ impl Layers {
     }
 
     fn upper(&self, path: &[u8]) -> Answer<Text> {
-        Text::of(&[&self.upper, path])
+        Text::join(&[&self.upper, path])
     }
 
     fn deleted(&self, path: &[u8]) -> Answer<Text> {
-        Text::of(&[&self.deleted, path])
+        Text::join(&[&self.deleted, path])
     }
 
     /// A name in the directory of files that are not finished.
     fn work(&self) -> Answer<Text> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let mut path = Text::of(&[&self.changes, b"/work/"])?;
-        // SAFETY: asks for a number.
+        let mut path = Text::join(&[&self.changes, b"/work/"])?;
+        // SAFETY: queries a number.
         path.push_number(unsafe { call(libc::SYS_gettid, []) }? as u64)?;
         path.push(b"-")?;
         path.push_number(COUNT.fetch_add(1, Ordering::Relaxed))?;
@@ -215,9 +215,9 @@ impl Layers {
 
     /// Refuses a change that could reach a file of the user, and writes its path down.
     fn refuse<T>(&self, path: &[u8]) -> Answer<T> {
-        let list = Text::of(&[&self.changes, b"/", FILES_REFUSED.as_bytes()])?;
+        let list = Text::join(&[&self.changes, b"/", FILES_REFUSED.as_bytes()])?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND;
-        if let (Ok(file), Ok(line)) = (sys::open(&list, flags, 0o666), Text::of(&[path, b"\n"])) {
+        if let (Ok(file), Ok(line)) = (sys::open(&list, flags, 0o666), Text::join(&[path, b"\n"])) {
             let bytes = line.bytes();
             // SAFETY: writes a live text to a file of ours.
             let _ = unsafe {
@@ -238,7 +238,7 @@ fn is_below(path: &[u8], prefix: &[u8]) -> bool {
 }
 
 fn read_whole(path: &[u8]) -> Option<Vec<u8>> {
-    let file = sys::open(&Text::of(&[path]).ok()?, libc::O_RDONLY, 0).ok()?;
+    let file = sys::open(&Text::join(&[path]).ok()?, libc::O_RDONLY, 0).ok()?;
     let mut bytes = Vec::new();
     let mut buffer = [0u8; 4096];
     loop {
@@ -260,7 +260,7 @@ fn read_whole(path: &[u8]) -> Option<Vec<u8>> {
 fn map_index(path: &[u8]) -> Option<&'static [AtomicU64; INDEX_WORDS]> {
     let length = INDEX_WORDS * size_of::<AtomicU64>();
     let file = sys::open(
-        &Text::of(&[path]).ok()?,
+        &Text::join(&[path]).ok()?,
         libc::O_RDWR | libc::O_CREAT,
         0o666,
     )
@@ -319,7 +319,7 @@ fn probes(hash: u64) -> impl Iterator<Item = (usize, u64)> {
 /// Directories of the lower layer, by their hash.
 static KNOWN: [AtomicU64; KNOWN_DIRECTORIES] = [const { AtomicU64::new(0) }; KNOWN_DIRECTORIES];
 
-fn known(hash: u64) -> &'static AtomicU64 {
+fn find_known(hash: u64) -> &'static AtomicU64 {
     &KNOWN[mix(hash) as usize % KNOWN_DIRECTORIES]
 }
 
@@ -333,12 +333,12 @@ struct Turn {
 
 impl Turn {
     fn take(layers: &Layers) -> Answer<Self> {
-        // SAFETY: asks for a number.
+        // SAFETY: queries a number.
         let thread = unsafe { call(libc::SYS_gettid, []) }? as i32;
         if HOLDER.load(Ordering::Relaxed) == thread {
             return Ok(Self { file: None });
         }
-        let path = Text::of(&[&layers.changes, b"/lock"])?;
+        let path = Text::join(&[&layers.changes, b"/lock"])?;
         let file = sys::open(&path, libc::O_RDWR | libc::O_CREAT, 0o666)?;
         loop {
             // SAFETY: locks a file of ours.

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use super::copies::{has_linked_copy, lower, parent};
 use super::sys::{self, Answer, HERE, Text, int, is_directory, kind};
-use super::{CText, EMPTY, Layers, extend, hash_of, is_below, known};
+use super::{CText, EMPTY, Layers, extend, find_known, hash_of, is_below};
 
-/// What is done with a symbolic link at the end of a path.
+/// The treatment of a symbolic link at the end of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Last {
     Follow,
@@ -28,7 +28,7 @@ pub(super) enum Place {
 }
 
 /// The end of a walk.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 pub(super) struct Spot {
     /// Absolute, without links and dots; empty for the root.
     pub(super) path: Text,
@@ -100,7 +100,7 @@ pub(super) fn logical<'a>(layers: &Layers, physical: &'a [u8]) -> &'a [u8] {
     if path.is_empty() { b"/" } else { path }
 }
 
-/// What one look at a path finds.
+/// The result of one look at a path.
 struct Look {
     place: Place,
     mode: u32,
@@ -108,7 +108,13 @@ struct Look {
 }
 
 /// Looks at one path without links in it.
-fn look(layers: &Layers, path: &[u8], hash: u64, hidden: bool, is_read: bool) -> Answer<Look> {
+fn inspect_path(
+    layers: &Layers,
+    path: &[u8],
+    hash: u64,
+    hidden: bool,
+    is_read: bool,
+) -> Answer<Look> {
     let mut marked = false;
     let touched = hidden || layers.may_be_touched(hash);
     if touched {
@@ -132,7 +138,7 @@ fn look(layers: &Layers, path: &[u8], hash: u64, hidden: bool, is_read: bool) ->
             marked,
         });
     }
-    if !touched && is_read && known(hash).load(Ordering::Relaxed) == hash {
+    if !touched && is_read && find_known(hash).load(Ordering::Relaxed) == hash {
         return Ok(Look {
             place: Place::Lower,
             mode: libc::S_IFDIR | 0o755,
@@ -151,7 +157,7 @@ fn look(layers: &Layers, path: &[u8], hash: u64, hidden: bool, is_read: bool) ->
         Err(error) => return Err(error),
     };
     if is_directory(about.st_mode) && !touched && !layers.is_through(path) {
-        known(hash).store(hash, Ordering::Relaxed);
+        find_known(hash).store(hash, Ordering::Relaxed);
     }
     if kind(about.st_mode) == libc::S_IFREG
         && about.st_nlink > 1
@@ -178,7 +184,7 @@ pub(super) fn is_marked(layers: &Layers, path: &[u8]) -> Answer<bool> {
     }
 }
 
-/// What a link below `/proc` leads to.
+/// The target of a link below `/proc`.
 #[expect(
     clippy::large_enum_variant,
     reason = "it lives on the stack, because nothing here allocates"
@@ -199,7 +205,7 @@ fn follow_magic(layers: &Layers, link: &Text, target: &Text) -> Answer<Magic> {
     if target.bytes().first() != Some(&b'/') || !is_same || is_standard_output(link) {
         return Ok(Magic::File(about.st_mode));
     }
-    Ok(Magic::Path(Text::of(&[logical(layers, target.bytes())])?))
+    Ok(Magic::Path(Text::join(&[logical(layers, target.bytes())])?))
 }
 
 /// Whether the link leads to a standard stream that is open for writing, such as the file behind a redirection.
@@ -209,7 +215,7 @@ fn is_standard_output(link: &Text) -> bool {
         return false;
     };
     let flags = [sys::int(c_int::from(digit - b'0')), libc::F_GETFL as usize];
-    // SAFETY: asks for the flags of a descriptor.
+    // SAFETY: queries the flags of a descriptor.
     let flags = unsafe { sys::call(libc::SYS_fcntl, flags) };
     rest.ends_with(b"/fd/")
         && flags.is_ok_and(|flags| flags as c_int & libc::O_ACCMODE != libc::O_RDONLY)
@@ -226,15 +232,15 @@ pub(super) fn walk(
     let mut plain = true;
     let mut rest = match path.first() {
         None => return Err(libc::ENOENT),
-        Some(b'/') => Text::of(&[path])?,
+        Some(b'/') => Text::join(&[path])?,
         Some(_) if descriptor == libc::AT_FDCWD => {
-            Text::of(&[sys::working_directory()?.bytes(), b"/", path])?
+            Text::join(&[sys::working_directory()?.bytes(), b"/", path])?
         }
-        Some(_) => Text::of(&[sys::path_of(descriptor)?.bytes(), b"/", path])?,
+        Some(_) => Text::join(&[sys::path_of(descriptor)?.bytes(), b"/", path])?,
     };
     if is_below(rest.bytes(), &layers.upper) {
         plain = false;
-        rest = Text::of(&[logical(layers, rest.bytes())])?;
+        rest = Text::join(&[logical(layers, rest.bytes())])?;
     }
     let mut spot = Spot {
         path: Text::new(),
@@ -296,7 +302,7 @@ pub(super) fn walk(
             spot.place = Place::Unread;
             return Ok(spot);
         }
-        let found = look(
+        let found = inspect_path(
             layers,
             spot.path.bytes(),
             hash,
@@ -356,7 +362,7 @@ pub(super) fn walk(
         }
     }
     if is_stale {
-        let found = look(
+        let found = inspect_path(
             layers,
             spot.path.bytes(),
             hash,

@@ -126,7 +126,7 @@ unsafe fn complete(layers: &Layers, room: &mut Room, list: List) -> Answer<List>
         let has_all = |present: &[u8]| present.windows(value.len()).any(|part| part == value);
         added[count] = match present {
             Some(present) if present == value || (is_list && has_all(present)) => continue,
-            // Of two variables with one name the first is used.
+            // The first of two variables with one name is used.
             Some(present) if is_list => room.text(&[name, value, b":", present])?,
             _ => needed.as_ptr().cast(),
         };
@@ -142,7 +142,7 @@ unsafe fn complete(layers: &Layers, room: &mut Room, list: List) -> Answer<List>
 /// Calls `run` with the program, the arguments and the environment that the kernel gets instead.
 ///
 /// # Safety
-/// What `execve` demands.
+/// The arguments that `execve` takes.
 pub(super) unsafe fn with_program<T>(
     layers: &Layers,
     descriptor: c_int,
@@ -220,7 +220,7 @@ fn read_head<'a>(path: &Text, head: &'a mut [u8; 256]) -> Option<(&'a [u8], Opti
 /// `execve`.
 ///
 /// # Safety
-/// What `execve` demands.
+/// The arguments that `execve` takes.
 pub(super) unsafe fn execute(
     layers: &Layers,
     path: CText,
@@ -251,9 +251,9 @@ pub(super) fn search<T>(name: &[u8], mut run: impl FnMut(&Text) -> Answer<T>) ->
         return Err(libc::ENOENT);
     }
     if name.contains(&b'/') {
-        return run(&Text::of(&[name])?);
+        return run(&Text::join(&[name])?);
     }
-    // SAFETY: asks for a variable by a text that ends with a zero byte; its value is one, too.
+    // SAFETY: queries a variable by a text that ends with a zero byte; its value is one, too.
     let list = unsafe { crate::ffi::input_text(libc::getenv(c"PATH".as_ptr())) };
     let mut error = libc::ENOENT;
     for folder in list
@@ -261,7 +261,7 @@ pub(super) fn search<T>(name: &[u8], mut run: impl FnMut(&Text) -> Answer<T>) ->
         .to_bytes()
         .split(|byte| *byte == b':')
     {
-        let path = Text::of(&[if folder.is_empty() { b"." } else { folder }, b"/", name])?;
+        let path = Text::join(&[if folder.is_empty() { b"." } else { folder }, b"/", name])?;
         match run(&path) {
             Err(libc::EACCES) => error = libc::EACCES,
             Err(libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT) => {}
@@ -274,7 +274,7 @@ pub(super) fn search<T>(name: &[u8], mut run: impl FnMut(&Text) -> Answer<T>) ->
 /// `execvpe`.
 ///
 /// # Safety
-/// What `execvpe` demands.
+/// The arguments that `execvpe` takes.
 pub(super) unsafe fn execute_found(
     layers: &Layers,
     name: CText,

@@ -27,7 +27,7 @@ impl Text {
     }
 
     /// The parts one after the other.
-    pub(super) fn of(parts: &[&[u8]]) -> Answer<Self> {
+    pub(super) fn join(parts: &[&[u8]]) -> Answer<Self> {
         let mut text = Self::new();
         for part in parts {
             text.push(part)?;
@@ -181,9 +181,9 @@ pub(super) fn working_directory() -> Answer<Text> {
     }
 }
 
-/// What a descriptor leads to.
+/// The path that a descriptor leads to.
 pub(super) fn path_of(descriptor: c_int) -> Answer<Text> {
-    let mut link = Text::of(&[b"/proc/self/fd/"])?;
+    let mut link = Text::join(&[b"/proc/self/fd/"])?;
     link.push_number(u64::try_from(descriptor).map_err(|_| libc::EBADF)?)?;
     read_link(&link).map_err(|error| {
         if error == libc::ENOENT {

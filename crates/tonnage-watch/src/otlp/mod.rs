@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sends metrics to an OpenTelemetry collector: OTLP over HTTP, configured by the standard environment variables.
 //!
-//! A push is tried a few times and then given up; the next one has newer values, so nothing is kept for later. `client` has
-//! the request, `encode` what is in it.
+//! A push is tried a few times and then given up; the next one has newer values, so nothing is kept for later. `client`
+//! has the request, `encode` what is in it.
 
 mod client;
 mod encode;
@@ -47,7 +47,7 @@ pub enum OtlpError {
     Unreachable {
         /// Where it should be.
         endpoint: String,
-        /// What happened.
+        /// The event.
         why: String,
     },
     /// It did not take them.
@@ -122,7 +122,7 @@ impl Otlp {
         if let Some((name, value)) = of_metrics("PROTOCOL")
             && value.trim() != "http/protobuf"
         {
-            let why = "only http/protobuf is spoken here";
+            let why = "only http/protobuf is supported";
             return Err(OtlpError::Variable { name, value, why });
         }
         let (name, value) = of_metrics("ENDPOINT")

@@ -12,12 +12,12 @@ pub enum OnnxError {
     /// The file could not be read.
     #[error("cannot read it")]
     Io(#[from] io::Error),
-    /// The bytes are no protobuf message.
-    #[error("it is no ONNX model, or damaged at byte {at}: {reason}")]
+    /// The bytes are not a protobuf message.
+    #[error("it is not an ONNX model, or damaged at byte {at}: {reason}")]
     Damaged {
         /// Where.
         at: u64,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
     },
     /// There is no graph.
@@ -26,7 +26,7 @@ pub enum OnnxError {
     /// There is more than any model has.
     #[error("it has more than {most} {what}")]
     TooMuch {
-        /// Of what.
+        /// The offending item.
         what: &'static str,
         /// How many are read.
         most: u64,
@@ -47,7 +47,7 @@ pub enum OnnxError {
         /// The tensor.
         tensor: String,
     },
-    /// The model does not say the shape of a tensor.
+    /// The model lacks the shape of a tensor.
     #[error("the shape of `{tensor}` is not known")]
     NoShape {
         /// The tensor.
@@ -71,12 +71,12 @@ pub enum OnnxError {
         /// Its name.
         dimension: String,
     },
-    /// Bytes cannot be told from the type.
+    /// Bytes cannot be determined from the type.
     #[error("`{tensor}` is {what}, whose bytes are not known")]
     Type {
         /// The tensor.
         tensor: String,
-        /// What it is instead.
+        /// The type that it is instead.
         what: &'static str,
     },
     /// Its bytes are more than any memory has.
@@ -88,7 +88,7 @@ pub enum OnnxError {
 }
 
 impl OnnxError {
-    /// What to do about it.
+    /// The fix.
     pub fn hint(&self) -> String {
         match self {
             Self::Io(_) => "check the file".to_owned(),
@@ -96,7 +96,7 @@ impl OnnxError {
                 "check it with onnx.checker, or export it again".to_owned()
             }
             Self::Order { .. } | Self::Twice { .. } => {
-                "operators must be sorted and each tensor made once; onnx.checker says more"
+                "operators must be sorted and each tensor made once; onnx.checker has details"
                     .to_owned()
             }
             Self::NoShape { .. } | Self::NoDimension { .. } => {

@@ -169,7 +169,7 @@ impl<R: Read> Model<'_, R> {
                     }
                     let body = self.body(end, depth + 1)?;
                     self.facts.inner += body.made.len() as u64;
-                    // What the body has itself hides what is around it.
+                    // A name of the body itself hides the same name around it.
                     let own = |name: &String| body.made.contains(name) || body.own.contains(name);
                     free.extend(body.read.into_iter().filter(|name| !own(name)));
                     few(free.len())?;
@@ -260,7 +260,7 @@ impl<R: Read> Model<'_, R> {
                 (_, value) => self.wire.pass(value)?,
             }
         }
-        let size = bits(kind).map_or_else(Size::Type, |bits| Size::of(bits, &dimensions));
+        let size = bits(kind).map_or_else(Size::Type, |bits| Size::from_shape(bits, &dimensions));
         Ok((name, size))
     }
 
@@ -338,7 +338,7 @@ impl<R: Read> Model<'_, R> {
         Ok(match (bits(kind), dimensions) {
             (Err(what), _) => Size::Type(what),
             (Ok(_), None) => Size::NoShape,
-            (Ok(bits), Some(dimensions)) => Size::of(bits, &dimensions),
+            (Ok(bits), Some(dimensions)) => Size::from_shape(bits, &dimensions),
         })
     }
 
@@ -363,7 +363,7 @@ impl<R: Read> Model<'_, R> {
     }
 }
 
-/// What a body reads, makes, and has of its own.
+/// The values that a body reads, makes, and owns.
 #[derive(Default)]
 struct Body {
     read: Vec<String>,

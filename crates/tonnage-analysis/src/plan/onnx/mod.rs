@@ -3,17 +3,19 @@
 //!
 //! The rule, which the result repeats in numbers: operators run in the order of the graph, one moment each. A tensor
 //! lives from the operator that makes it up to and with the last one that reads it, an output of the graph to the
-//! end, and each has memory of its own: nothing is computed in place. Inputs of the graph, initializers and the outputs
+//! end, and each has its own memory: nothing is computed in place. Inputs of the graph, initializers and the outputs
 //! of `Constant` operators belong to the caller and are counted, not planned. Bodies of `If`, `Loop` and `Scan` read
 //! from the graph around them, which keeps what they read alive; what they make themselves is counted, not planned. So
-//! are further outputs of an operator that nothing reads and whose shape nobody inferred, such as the mask of a dropout.
+//! are further outputs of an operator that nothing reads and whose shape was not inferred, such as the mask of a
+//! dropout.
 //!
-//! Only the few fields of the protobuf messages that say this are read, by hand and from a stream: weights are passed
-//! over and never held. Shapes must be known: a dimension with a name can be given, for others the error says which.
+//! Only the few relevant fields of the protobuf messages are read, by hand and from a stream: weights are passed
+//! over and never held. Shapes must be known: a dimension with a name can be given, for others the error names the
+//! dimension.
 //!
 //! * `wire` reads protobuf;
 //! * `graph` reads the messages of a model;
-//! * `tensor` is what they say about a tensor.
+//! * `tensor` is their description of a tensor.
 
 mod error;
 mod graph;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tensors of a graph: what they are to it, and how many bytes they take.
 
-/// What is known about the bytes of a tensor.
+/// The bytes of a tensor, as far as they are certain.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Size {
     #[default]
@@ -21,7 +21,7 @@ impl Size {
         }
     }
 
-    pub(super) fn of(bits: u64, dimensions: &[Dimension]) -> Self {
+    pub(super) fn from_shape(bits: u64, dimensions: &[Dimension]) -> Self {
         let mut elements = 1_u64;
         for (index, dimension) in dimensions.iter().enumerate() {
             let length = match dimension {
@@ -64,11 +64,11 @@ pub(super) const fn bits(kind: u64) -> Result<u64, &'static str> {
     }
 }
 
-/// What a tensor is to the graph.
+/// The role of a tensor in the graph.
 #[derive(Default)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is said by another field of the graph"
+    reason = "each is in another field of the graph"
 )]
 pub(super) struct Tensor {
     pub(super) name: String,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Protobuf messages read from a stream, field by field; what nobody asks for is passed over and never held.
+//! Protobuf messages read from a stream, field by field; unrequested fields are passed over and never held.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -104,7 +104,7 @@ impl<R: Read> Wire<R> {
         Ok(())
     }
 
-    /// Passes over a field that nobody asks for.
+    /// Passes over an unrequested field.
     pub(super) fn pass(&mut self, value: Value) -> Result<(), OnnxError> {
         match value {
             Value::Inner(end) => self.skip(end),

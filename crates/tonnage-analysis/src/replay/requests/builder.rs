@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Requests from rows: blocks asked for and freed.
+//! Requests from rows: blocks requested and freed.
 //!
-//! What rows say about segments is read by `segments`, the state at the start and at the end by `state`.
+//! `segments` reads the facts about segments, and `state` the state at the start and at the end by `state`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -48,7 +48,7 @@ pub(crate) struct Builder {
     vacant: Vec<u32>,
     /// A free whose completion may be the next row.
     pub(super) last_free: Option<(u64, usize)>,
-    /// Whether any row said that a free completed.
+    /// Whether any row records the completion of a free.
     pub(super) has_completions: bool,
     pub(super) burst: Option<Burst>,
     /// Where `PoolDone` stands, by pool.
@@ -63,12 +63,12 @@ pub(crate) struct Builder {
     pub(super) outside: u64,
     /// How many rows of the driver there were when they were counted.
     pub(super) driver_rows: u64,
-    /// What others hold if the driver's last call was theirs, and its row.
+    /// The memory of others if the driver's last call was theirs, and its row.
     pub(super) taken: Option<(u64, u32)>,
     pub(super) last_segment: u64,
     /// Bytes obtained since the start plus bytes free, at refusals.
     pub(super) room: Option<i64>,
-    /// Slots of blocks known from the driver's pools only, if torch told of none.
+    /// Slots of blocks known from the driver's pools only, if torch reported none.
     pooled: HashMap<u64, u32>,
     pool_rows: bool,
 }
@@ -227,7 +227,7 @@ impl Builder {
         };
         let op = self.push(OpKind::Free, slot, lane, 0, row);
         if !is_pending {
-            // The row is one of a process that was killed, and nothing says when the free completed.
+            // The row is one of a process that was killed, and no row records when the free completed.
             self.vacant.push(slot);
             return None;
         }
@@ -306,7 +306,7 @@ impl Builder {
         self.vacant.push(slot);
     }
 
-    /// The driver's own pools: requests, if torch's allocator does not tell of any.
+    /// The driver's own pools: requests, if torch's allocator does not report any.
     fn pool_row(&mut self, event: &Event, row: u32) {
         if self.out.allocs > 0 && !self.pool_rows {
             return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program asked of its allocator, whatever the allocator did about it.
+//! The requests of a program to its allocator, whatever the allocator did about them.
 //!
 //! A recording shows requests, frees, and what PyTorch's allocator made of
 //! them: segments obtained and given back. The first two belong to the program
@@ -13,8 +13,8 @@
 //! every replay reads and 4, apart, that only reports do. Blocks are slots that
 //! are used again, not addresses, because another allocator has other addresses.
 //!
-//! What is alive, obtained and charged at each row is added up by an [`Account`](tonnage_recording::Account), which keeps
-//! the slot of each live block.
+//! The memory that is alive, obtained and charged at each row is added up by an
+//! [`Account`](tonnage_recording::Account), which keeps the slot of each live block.
 //!
 //! **Invariant:** an operation on a slot follows the one that filled it, or the
 //! slot is in `initial`. A hostile recording can make the counts in [`Gaps`]

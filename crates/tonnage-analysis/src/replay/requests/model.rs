@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations, and what a recording says beside them.
+//! Operations, and the other facts of a recording.
 
 use serde::Serialize;
 use tonnage_alloc::StreamId;
 use tonnage_alloc::torch::{BlockState, PoolId};
 
-/// What to do.
+/// The action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum OpKind {
@@ -55,7 +55,7 @@ pub(crate) struct Lane {
 pub(crate) struct InitialBlock {
     pub(crate) addr: u64,
     pub(crate) requested: u64,
-    /// Bytes it takes, if the recording says.
+    /// Bytes it uses, if the recording has them.
     pub(crate) size: Option<u64>,
     pub(crate) lane: u16,
     pub(crate) slot: u32,
@@ -72,7 +72,7 @@ pub(crate) struct InitialSegment {
     pub(crate) expandable: bool,
 }
 
-/// What did not make sense in a recording, and was passed over.
+/// The rows that did not make sense in a recording, and were passed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -85,7 +85,7 @@ pub struct Gaps {
     pub impossible_requests: u64,
     /// Blocks whose request is not known; the size of the block was used.
     pub sizes_only: u64,
-    /// Requests on more streams and pools than can be told apart.
+    /// Requests on more streams and pools than can be distinguished.
     pub untold_streams: u64,
     /// Blocks of the final state that contradict the rows before it.
     pub contradicted_blocks: u64,
@@ -122,7 +122,7 @@ pub(crate) struct Requests {
     pub(crate) peak_outside: u64,
     /// The blocks of the final state, if the recording has one: address, size, state.
     pub(crate) finals: Option<Vec<(u64, u64, BlockState)>>,
-    /// What the allocator could have held at most, as a refusal shows; the context is not in it.
+    /// The most that the allocator could have held, as a refusal shows; the context is not in it.
     pub(crate) available: Option<u64>,
     /// The largest context that was opened.
     pub(crate) context: u64,

@@ -31,7 +31,7 @@ impl Builder {
         } else {
             OpKind::MaybeRelease
         };
-        // The driver's refusal says who gave the segments back, for recordings
+        // The driver's refusal shows who gave the segments back, for recordings
         // that cannot be replayed to find out.
         let bytes = u64::from(burst.refused);
         self.push(kind, 0, lane, bytes, burst.row.min(row));
@@ -71,12 +71,12 @@ impl Builder {
         self.set_outside(track.outside(), row);
     }
 
-    /// The driver has given memory to somebody: to others, unless the next row says that it is a segment.
+    /// The driver has given memory to a process: to another one, unless the next row is a segment.
     pub(super) fn note_taken(&mut self, track: &Track, row: u32) {
         self.taken = Some((track.outside(), row));
     }
 
-    /// Others had what the driver gave out, and may have given it back before PyTorch asked for anything.
+    /// Others had the driver's memory, and may have given it back before the first request of PyTorch.
     pub(super) fn settle_taken(&mut self) {
         if let Some((outside, row)) = self.taken.take() {
             // Rows are in order, and frees may have come since.

@@ -97,7 +97,7 @@ impl Builder {
             let new = !track
                 .segment(segment.addr)
                 .is_some_and(|seen| !seen.is_expandable || seen.born.is_none());
-            // What an expandable segment had mapped at the start does not follow
+            // The mapped part of an expandable segment at the start does not follow
             // from what it has at the end.
             if new && (!segment.expandable || self.net < i64::try_from(final_bytes).unwrap_or(0)) {
                 self.out.segments.push(segment);

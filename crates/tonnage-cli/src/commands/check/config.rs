@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The configuration of `tonnage check`: budgets in `tonnage.toml` or `pyproject.toml`, accepted figures in
-//! `tonnage.lock`. What is wrong in one of them is an error that says what to write instead.
+//! `tonnage.lock`. A mistake in one of them is an error that names the correct form.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use crate::output::{hinted, parse_bytes, print_err};
 pub(super) const CONFIG: &str = "tonnage.toml";
 pub(super) const PYPROJECT: &str = "pyproject.toml";
 pub(super) const LOCK: &str = "tonnage.lock";
-const LOCK_HEADER: &str = "# What each budget took when it was last accepted. Written by `tonnage check --update`:\n\
+const LOCK_HEADER: &str = "\
+# The figures of each budget when it was last accepted. Written by `tonnage check --update`:\n\
 # a figure that rises here is a change to review.\n";
 /// A capacity below this is a mistake, such as a forgotten unit.
 const MIN_CAPACITY: u64 = 1 << 20;

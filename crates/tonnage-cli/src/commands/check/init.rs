@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tonnage check --init`: a first configuration, with what can be added to it as comments.
 //!
-//! It has no limits of its own: a first check passes and says the figures, from which limits are chosen. What
+//! It has no limits: a first check passes and prints the figures, from which limits are chosen. A figure that
 //! `--update` accepts is a limit already.
 
 use std::io::Write as _;
@@ -76,7 +76,7 @@ fn content(command: Option<&[String]>, gpu: &str) -> Result<String> {
 
 [[budget]]
 name = {}
-# What to run. Three steps suffice; with fewer, growth is not known.
+# The command to run. Three steps suffice; with fewer, growth is not known.
 run = {}
 # The GPU that it must fit on; `tonnage gpus` lists them.
 gpu = {}

@@ -199,7 +199,7 @@ pub(crate) fn run(
         let _ = write!(text, "\n  {:<16} {HINT}{next}{HINT:#}", "next");
     }
     let failed = |held: Held| held == Held::Failed;
-    // Accepting says yes to growth, never to a limit.
+    // Accepting allows growth, never the excess of a limit.
     let holds = |held: Held| held.passes() || (options.update && held == Held::Grew);
     let answer = if all.iter().any(|checked| failed(checked.answer)) {
         Answer::Failed
@@ -251,7 +251,7 @@ fn describe(budget: &Budget, surroundings: &Surroundings) -> Result<(Job, Option
     options.gpus = budget.gpus;
     options.capacity = capacity(budget)?;
     options.margin = margin(budget)?;
-    // A budget asks whether it fits; by how much it does not is for `tonnage run`.
+    // A budget needs only whether the job fits; the shortage is for `tonnage run`.
     options.stop_at_oom = true;
     options.forward_signals = surroundings.forward_signals;
     options
@@ -348,7 +348,7 @@ fn check(
     } else {
         folder
     })?;
-    let Some(measured) = Summary::of(&read, &base.to_string_lossy()) else {
+    let Some(measured) = Summary::from_recording(&read, &base.to_string_lossy()) else {
         return Ok((failed(Held::Failed, "it never used a GPU".to_owned()), None));
     };
     let checked = judge(budget, limits, &measured, lock.budget.get(&budget.name));

@@ -45,7 +45,7 @@ pub(super) fn render(all: &[Checked], format: CheckFormat, config: &Path) -> Res
 }
 
 /// The answer in words.
-fn said(held: Held) -> &'static str {
+fn describe_answer(held: Held) -> &'static str {
     match held {
         Held::Holds => "holds",
         Held::New => "holds; no baseline yet, save one with `tonnage check --update`",
@@ -57,7 +57,7 @@ fn said(held: Held) -> &'static str {
     }
 }
 
-/// What a figure is held against, in words.
+/// The reference of a figure, in words.
 fn held_against(figure: &Figure) -> String {
     let mut parts = Vec::new();
     if let Some(accepted) = figure.accepted {
@@ -86,7 +86,7 @@ fn text(all: &[Checked]) -> String {
         let _ = writeln!(
             text,
             "{style}{}{style:#}  {} on {}",
-            said(checked.answer),
+            describe_answer(checked.answer),
             plain(&checked.name),
             checked.gpu
         );
@@ -153,7 +153,7 @@ fn markdown(all: &[Checked]) -> String {
             let _ = writeln!(
                 text,
                 "| {name} | | | | | ❌ {}: {} |",
-                said(checked.answer),
+                describe_answer(checked.answer),
                 escaped(trouble)
             );
         }
@@ -216,10 +216,10 @@ fn xml(text: &str) -> String {
     safe
 }
 
-/// What is wrong with a budget, in one line.
+/// The problem of a budget, in one line.
 fn reason(checked: &Checked) -> String {
     if let Some(trouble) = &checked.trouble {
-        return format!("{}: {trouble}", said(checked.answer));
+        return format!("{}: {trouble}", describe_answer(checked.answer));
     }
     let wrong = |figure: &&Figure| figure.is_over() || figure.has_grown();
     let figures = checked.figures.iter().filter(wrong).map(|figure| {
@@ -290,7 +290,7 @@ fn github(all: &[Checked], config: &Path) -> String {
             "error"
         };
         let message = if checked.answer.passes() {
-            said(checked.answer).to_owned()
+            describe_answer(checked.answer).to_owned()
         } else {
             reason(checked)
         };
@@ -398,6 +398,6 @@ mod tests {
             let said = anstream::adapter::strip_str(&said).to_string();
             assert_snapshot!(format!("check_{name}"), said);
         }
-        assert!(Diff::of(&Summary::default(), &Summary::default()).is_empty());
+        assert!(Diff::between(&Summary::default(), &Summary::default()).is_empty());
     }
 }

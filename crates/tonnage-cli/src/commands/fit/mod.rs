@@ -49,9 +49,9 @@ use crate::{browser, progress};
 /// from it, which is checked to give the same recording.
 ///
 /// Where nothing fits, changes are made to the program inside its process, such
-/// as gradient checkpointing or another optimizer, without touching a file. What
-/// makes the job fit is listed, by what it adds to each step, with the lines to
-/// write.
+/// as gradient checkpointing or another optimizer, without touching a file. The
+/// changes that make the job fit are listed, by what they add to each step, with
+/// the lines to write.
 ///
 /// If the command starts a vLLM server, the answer is the number of requests of
 /// each length that the server holds at once, with the flags to paste. The server
@@ -87,7 +87,7 @@ pub(crate) struct FitOptions {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::GPUS,
           value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) gpus: u8,
-    /// Also spread the model over these GPUs, by FSDP2, and say what each of them needs.
+    /// Also spread the model over these GPUs, by FSDP2, and print the need of each of them.
     #[arg(long, help_heading = headings::GPUS)]
     pub(crate) shard: bool,
     #[command(flatten, next_help_heading = headings::MODEL)]
@@ -97,12 +97,12 @@ pub(crate) struct FitOptions {
     /// An environment variable with a placeholder, e.g. BATCH={1..64}; may be repeated.
     #[arg(long, value_name = "NAME=TEXT", value_parser = parse_variable, help_heading = headings::SEARCH)]
     pub(crate) env: Vec<(String, String)>,
-    /// A constant of the script with a placeholder, e.g. batch_size={1..64}: an assignment at the top level, or else the
-    /// one keyword, key, attribute or default of that name. batch_size@42 names a line, config.yaml:batch_size a file of
-    /// Python, YAML or JSON. No file is changed: only what Python reads of it. May be repeated.
+    /// A constant of the script with a placeholder, e.g. batch_size={1..64}: an assignment at the top level, or else
+    /// the one keyword, key, attribute or default of that name. batch_size@42 names a line, config.yaml:batch_size a
+    /// file of Python, YAML or JSON. No file is changed: only what Python reads of it. May be repeated.
     #[arg(long = "let", value_name = "NAME=TEXT", value_parser = parse_variable, help_heading = headings::SEARCH)]
     pub(crate) constants: Vec<(String, String)>,
-    /// What changes may do to the mathematics of the program, where nothing fits without one.
+    /// The allowed effect of changes on the mathematics of the program, where nothing fits without one.
     #[arg(long, value_enum, default_value_t = Allow::Algorithm, value_name = "WHAT", help_heading = headings::SEARCH)]
     pub(crate) allow: Allow,
     /// Print what a proposal changes in the script, as a patch where that is certain; the number is that of the list.
@@ -145,7 +145,7 @@ impl FitOptions {
     }
 }
 
-/// What changes to the program may do to its mathematics.
+/// The allowed effect of changes on the mathematics of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Allow {
     /// No change is tried.
@@ -167,7 +167,7 @@ fn parse_variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// What is shown meanwhile.
+/// The text shown meanwhile.
 pub(crate) const PROGRESS: &str = "{msg}, {elapsed}";
 
 pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings) -> Result<Reply> {
@@ -181,7 +181,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     };
     let drawing = match &options.picture {
         Some(path) => {
-            let kind = Kind::of(path)?;
+            let kind = Kind::from_path(path)?;
             Some((Output::create(path, options.force)?, kind))
         }
         None => None,
@@ -222,7 +222,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     if options.shard && (options.gpus < 2 || !request.gpus.is_empty()) {
         return Err(hinted(
             "--shard spreads a model over several GPUs of one kind",
-            "say which and how many: --gpu rtx4090 --gpus 4 --shard",
+            "name the GPU and the number: --gpu rtx4090 --gpus 4 --shard",
         ));
     }
     request.shard = options.shard;
@@ -324,14 +324,14 @@ fn of_server(options: &FitOptions, form: Form, surroundings: &Surroundings) -> R
     server.answer(form, surroundings)
 }
 
-/// What is drawn: a page of its own, or the picture alone.
+/// The drawing: a separate page, or the picture alone.
 enum Kind {
     Page,
     Svg,
 }
 
 impl Kind {
-    fn of(path: &Path) -> Result<Self> {
+    fn from_path(path: &Path) -> Result<Self> {
         match path.extension().and_then(std::ffi::OsStr::to_str) {
             Some("html" | "htm") => Ok(Self::Page),
             Some("svg") => Ok(Self::Svg),
@@ -356,7 +356,8 @@ fn chosen(catalogue: &Catalogue, choice: &GpuChoice) -> Result<Vec<Gpu>> {
     })
 }
 
-/// Prices by the catalogue's name: a GPU and a number on each line, with a space or a comma between; `#` begins a remark.
+/// Prices by the catalogue's name: a GPU and a number on each line, with a space or a comma between; `#` begins a
+/// remark.
 fn prices(catalogue: &Catalogue, path: &Path) -> Result<BTreeMap<String, f64>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the prices {}", path.display()))?;
@@ -369,7 +370,7 @@ fn prices(catalogue: &Catalogue, path: &Path) -> Result<BTreeMap<String, f64>> {
         let wrong = || {
             let place = format!("{}:{}", path.display(), number + 1);
             hinted(
-                format!("{place}: {line:?} is no GPU with a price"),
+                format!("{place}: {line:?} is not a GPU with a price"),
                 "a name and a number on each line: a100-40gb 1.29",
             )
         };
@@ -394,7 +395,7 @@ fn constant(job: &Job, place: &str) -> Result<(Constant, String)> {
         Some((name, line)) => {
             let line = line.parse().map_err(|_| {
                 hinted(
-                    format!("{line:?} is no line"),
+                    format!("{line:?} is not a line"),
                     "a number: --let batch_size@42={1..64}",
                 )
             })?;
@@ -454,7 +455,7 @@ impl Screen {
 
     fn say(&self, what: String) {
         if let Some(watcher) = &self.watcher {
-            // Who does not listen any more does not want to know.
+            // A client that does not listen any more does not want to know.
             let _ = watcher.send(what.clone());
         }
         self.bar.set_message(what);
@@ -490,7 +491,7 @@ impl Watcher for Screen {
             Stage::NotForked(why) => {
                 self.bar.suspend(|| {
                     print_err(&format!(
-                        "{DIM}each variant gets a process of its own: {why}{DIM:#}"
+                        "{DIM}each variant gets its own process: {why}{DIM:#}"
                     ));
                 });
             }

@@ -16,7 +16,7 @@ use crate::output::{bytes, without_colour};
 const WIDTH: f64 = 860.0;
 const GOOD: &str = "#2f9e77";
 const BAD: &str = "#d0453a";
-/// Of lines, in the order of the rows; they differ in their dashes too.
+/// The styles of lines, in the order of the rows; they differ in their dashes too.
 const COLOURS: [&str; 6] = [
     "#3b76c4", "#e08a1e", "#8f72c6", "#2f9e77", "#d9667f", "#878d97",
 ];
@@ -26,7 +26,7 @@ const MOST: usize = 24;
 /// Needs above this part of the GPU are drawn at the upper edge, with an arrow.
 const CEILING: f64 = 1.6;
 
-/// A page of its own: the picture, and the words of the terminal below it.
+/// A separate page: the picture, and the words of the terminal below it.
 pub(super) fn page(fit: &Fit, words: &str) -> String {
     let title = escaped(&fit.command);
     let words = escaped(&without_colour(words));
@@ -180,7 +180,7 @@ fn lines(fit: &Fit, searched: &str) -> String {
     svg
 }
 
-/// What a row is called, and its answer.
+/// The name of a row, and its answer.
 fn row_label(fit: &Fit, row: &Row) -> String {
     let mut text: Vec<String> = row
         .values
@@ -237,7 +237,7 @@ fn grid(svg: &mut String, scale: f64, y: &dyn Fn(f64) -> f64, (left, right): (f6
     }
 }
 
-/// What the GPU has, and what is left of it above the margin.
+/// The memory of the GPU, and its free part above the margin.
 fn limit(svg: &mut String, fit: &Fit, y: &dyn Fn(f64) -> f64, (left, right): (f64, f64)) {
     let capacity = fit.limit.capacity;
     let usable = capacity.saturating_sub(fit.limit.margin);
@@ -264,7 +264,7 @@ struct Bar {
     need: Option<u64>,
     told: String,
     fits: bool,
-    /// What there is, where that differs from bar to bar.
+    /// The memory, where it differs from bar to bar.
     capacity: Option<u64>,
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn text(fit: &Fit, gpu: Option<&str>, of_machine: u8) -> String {
             bytes(limit.margin)
         )
     };
-    // Of a job that failed at once, nothing is known that a margin could be of.
+    // A job that failed at once has no figure that a margin could relate to.
     let is_judged = !matches!(fit.rows.as_slice(), [row] if row.bound == Bound::Failed);
     if is_judged {
         let _ = writeln!(text, "  {DIM}{kept}{DIM:#}");
@@ -106,7 +106,7 @@ fn next(fit: &Fit) -> Option<String> {
     ))
 }
 
-/// What each GPU needs when the model is spread over them.
+/// The need of each GPU when the model is spread over them.
 fn sharded(text: &mut String, fit: &Fit) {
     if fit.sharded.is_empty() {
         return;
@@ -228,7 +228,7 @@ fn remedies(text: &mut String, found: &Remedies) {
     }
 }
 
-/// What is known of a search that was ended before a change was found.
+/// The results of a search that was ended before a change was found.
 fn interrupted(text: &mut String, found: &Remedies) {
     let _ = writeln!(
         text,
@@ -249,10 +249,10 @@ fn interrupted(text: &mut String, found: &Remedies) {
     let _ = writeln!(text, "  {:<12} {tried}", "tried");
 }
 
-/// Fewer bytes than this take no time that anybody would notice.
+/// Fewer bytes than this take no noticeable time.
 const WORTH_TELLING: i64 = 1 << 20;
 
-/// What a change costs, as it was counted.
+/// The cost of a change, as it was counted.
 fn cost(cost: ExtraCost) -> String {
     let mut text = String::new();
     let of = if cost.of_step { "a step" } else { "in all" };
@@ -296,7 +296,7 @@ fn duration(seconds: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// What is written by hand, in lines.
+/// The lines to write by hand.
 fn lines(remedy: &Remedy) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     if let Some(setting) = &remedy.setting {
@@ -512,7 +512,7 @@ fn headline(fit: &Fit) -> String {
     format!("{GOOD}the largest {searched} that fits{GOOD:#} on {machine}")
 }
 
-/// What becomes of a job that does not fit, or fits without the margin.
+/// The outcome for a job that does not fit, or fits without the margin.
 fn does_not_fit(row: &Row) -> &'static str {
     match &row.next {
         Some(next) if next.handled_ooms > 0 => "runs out of memory, which the script handles,",
@@ -540,7 +540,7 @@ pub(super) fn judged(trial: &Trial) -> &'static str {
     }
 }
 
-/// What one variant needs.
+/// The need of one variant.
 pub(super) fn need(trial: &Trial) -> String {
     let Some(need) = trial.need else {
         return match trial.outcome {
@@ -557,7 +557,7 @@ pub(super) fn need(trial: &Trial) -> String {
     }
 }
 
-/// Why the next value is none.
+/// Why the next value is rejected.
 fn refusal(trial: &Trial) -> String {
     match (&trial.why, trial.outcome) {
         (Some(why), _) => format!("fails: {why}"),
@@ -701,7 +701,7 @@ fn without_effect(fit: &Fit) -> Vec<&str> {
         .filter(ran)
         .collect();
     let is_without = |name: &&str| {
-        // Only what differs in this one alone tells of it.
+        // Only a difference in this one alone describes it.
         let mut groups: BTreeMap<Vec<&str>, Vec<&Trial>> = BTreeMap::new();
         for trial in &trials {
             let others = trial.values.iter().filter(|(other, _)| other != name);
@@ -763,7 +763,7 @@ fn remarks(text: &mut String, fit: &Fit) {
     }
     let how = match &fit.not_forked {
         None => String::new(),
-        Some(why) => format!("; each in a process of its own, because {why}"),
+        Some(why) => format!("; each in its own process, because {why}"),
     };
     let proved = if fit.gpus.is_empty() {
         "; what is shown was run as shown"

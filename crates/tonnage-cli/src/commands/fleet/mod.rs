@@ -51,10 +51,10 @@ impl FleetCommand {
     }
 }
 
-/// Show what a Kubernetes cluster's GPUs are asked for
+/// Show which GPU memory a Kubernetes cluster's claims request
 ///
-/// Reads what kubectl prints of ResourceSlices and ResourceClaims: what is asked
-/// for on each machine and by each team, what lies in pieces that nobody can
+/// Reads the output of kubectl for ResourceSlices and ResourceClaims: the requests
+/// on each machine and by each team, the memory in pieces that no job can
 /// use, who waits, and where waiting jobs would have to be pinned so that more
 /// of them start.
 #[derive(Args, Debug)]
@@ -63,7 +63,7 @@ Examples:
   kubectl get resourceslices,resourceclaims -A -o json | tonnage fleet report -
   tonnage fleet report --store forecasts account.json --html fleet.html")]
 pub(crate) struct FleetReport {
-    /// What `kubectl get resourceslices,resourceclaims -A -o json` printed; `-` for standard input.
+    /// The output of `kubectl get resourceslices,resourceclaims -A -o json`; `-` for standard input.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
@@ -85,13 +85,13 @@ Examples:
   tonnage fleet metrics --store forecasts > /var/lib/node_exporter/tonnage.prom
   kubectl get resourceslices,resourceclaims -A -o json | tonnage fleet metrics --store forecasts -")]
 pub(crate) struct FleetMetrics {
-    /// What `kubectl get resourceslices,resourceclaims -A -o json` printed; `-` for standard input.
+    /// The output of `kubectl get resourceslices,resourceclaims -A -o json`; `-` for standard input.
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) store: ForecastStore,
     /// Send it to an OpenTelemetry collector instead, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_ENDPOINT,
-    /// OTEL_RESOURCE_ATTRIBUTES and their like say [default: to http://localhost:4318].
+    /// OTEL_RESOURCE_ATTRIBUTES and their like specify [default: to http://localhost:4318].
     #[arg(long)]
     pub(crate) otlp: bool,
 }
@@ -111,7 +111,7 @@ pub(crate) struct SlurmOptions {
     /// The batch script.
     #[arg(long, value_name = "FILE")]
     pub(crate) script: Option<PathBuf>,
-    /// How many tasks were asked for.
+    /// The number of requested tasks.
     #[arg(long, value_name = "N")]
     pub(crate) tasks: Option<u32>,
     /// An option of gres or TRES that the job has, with its name: gres=gpu:2, tres-per-task=gres/shard:42. May be given
@@ -126,9 +126,9 @@ pub(crate) struct SlurmOptions {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Larger files are no batch scripts and no settings.
+/// Larger files are not batch scripts or settings.
 const MAX_SCRIPT: u64 = 16 << 20;
-/// Larger documents are no account: that of 10,000 GPUs has some 20 MB.
+/// Larger documents are not an account: that of 10,000 GPUs has some 20 MB.
 const MAX_ACCOUNT: u64 = 1 << 30;
 /// Machines and teams that the text lists; the JSON has all.
 const LISTED: usize = 12;
@@ -168,7 +168,7 @@ fn report_on(options: &FleetReport, form: Form) -> Result<Reply> {
 fn metrics_of(options: &FleetMetrics) -> Result<Reply> {
     if options.files.is_empty() && options.store.store.is_none() {
         return Err(hinted(
-            "there is nothing to tell",
+            "there is nothing to report",
             "name the folder of forecasts with --store, or a file that kubectl printed",
         ));
     }
@@ -224,7 +224,7 @@ fn text(report: &Report) -> String {
     let part = |part: u64| format!("{:.1} %", part as f64 * 100.0 / all.capacity.max(1) as f64);
     let _ = writeln!(
         text,
-        "{}, {} in use: {} of {} asked for",
+        "{}, {} in use: {} of {} requested",
         plural(all.gpus, "GPU"),
         count(all.in_use),
         part(all.asked),
@@ -239,7 +239,7 @@ fn text(report: &Report) -> String {
     );
     let _ = writeln!(
         text,
-        "  {:<10} {:>12}  {}, in pieces too small for the smallest share that anybody has or wants",
+        "  {:<10} {:>12}  {}, in pieces too small for the smallest share that any job has or wants",
         "stranded",
         bytes(all.stranded),
         part(all.stranded)
@@ -269,13 +269,13 @@ fn text(report: &Report) -> String {
     for team in report.teams.iter().take(LISTED) {
         let seen = match (team.asked_by_a_job, team.used_by_a_job) {
             (Some(asked), Some(used)) => {
-                format!("; a job asked for {}, used {}", bytes(asked), bytes(used))
+                format!("; a job requested {}, used {}", bytes(asked), bytes(used))
             }
             _ => String::new(),
         };
         let _ = writeln!(
             text,
-            "  {:<24} asked for {} in {}, {} of them whole GPUs; {} waiting{seen}",
+            "  {:<24} requested {} in {}, {} of them whole GPUs; {} waiting{seen}",
             plain(&team.team),
             bytes(team.asked),
             plural(team.shares, "share"),
@@ -293,7 +293,7 @@ fn text(report: &Report) -> String {
     for job in &report.impossible {
         let _ = writeln!(
             text,
-            "\n{BAD}never starts{BAD:#}  {} asks for more of one GPU than any has",
+            "\n{BAD}never starts{BAD:#}  {} requests more of one GPU than any has",
             plain(job)
         );
     }

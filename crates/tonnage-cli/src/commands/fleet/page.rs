@@ -12,14 +12,15 @@ use crate::output::{bytes, count, plural};
 const MOST: usize = 500;
 
 const STYLE: &str = "\
-:root{color-scheme:light dark;--asked:#3b76c4;--stranded:#d0453a;--headroom:#b9c0ca}\n\
+:root{color-scheme:light dark;--requested:#3b76c4;--stranded:#d0453a;--headroom:#b9c0ca}\n\
 @media(prefers-color-scheme:dark){:root{--headroom:#4a515c}}\n\
 body{margin:24px auto;max-width:1000px;padding:0 16px;font:14px/1.45 system-ui,sans-serif}\n\
 h1{font-size:20px}h2{font-size:15px;margin-top:28px}\n\
 .figures{display:flex;flex-wrap:wrap;gap:12px 32px;margin:12px 0}\n\
 .figures b{display:block;font-size:20px}\n\
 .bar{display:flex;height:12px;min-width:80px;background:var(--headroom);border-radius:2px;overflow:hidden}\n\
-.bar i{display:block}.asked{background:var(--asked)}.stranded{background:var(--stranded)}.headroom{background:var(--headroom)}\n\
+.bar i{display:block}.requested{background:var(--requested)}\n\
+.stranded{background:var(--stranded)}.headroom{background:var(--headroom)}\n\
 .key i{display:inline-block;width:10px;height:10px;margin:0 4px 0 14px;border-radius:2px}.key i:first-child{margin-left:0}\n\
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}\n\
 th,td{text-align:left;padding:4px 10px 4px 0;border-bottom:1px solid #8884;overflow-wrap:anywhere}\n\
@@ -56,7 +57,7 @@ fn figures(page: &mut String, report: &Report) {
         ),
         ("memory", bytes(all.capacity)),
         (
-            "asked for",
+            "requested",
             format!("{}, {}", bytes(all.asked), part(all.asked)),
         ),
         (
@@ -74,19 +75,19 @@ fn figures(page: &mut String, report: &Report) {
     page.push_str("</div>\n");
     bar(page, all);
     page.push_str(
-        "<p class=\"key\"><i class=\"asked\"></i>asked for<i class=\"stranded\"></i>stranded: free, in pieces too \
-         small for the smallest share that anybody has or wants<i class=\"headroom\"></i>headroom: all else that is \
+        "<p class=\"key\"><i class=\"requested\"></i>requested<i class=\"stranded\"></i>stranded: free, in pieces too \
+         small for the smallest share that any job has or wants<i class=\"headroom\"></i>headroom: all else that is \
          free</p>\n",
     );
 }
 
-/// What is asked for and stranded, as parts of all.
+/// The requested and stranded parts of all.
 fn bar(page: &mut String, sums: &Sums) {
     let part = |part: u64| part as f64 * 100.0 / sums.capacity.max(1) as f64;
     let _ = write!(
         page,
-        "<div class=\"bar\" role=\"img\" aria-label=\"{} asked for, {} stranded, {} headroom\">\
-         <i class=\"asked\" style=\"width:{:.2}%\"></i><i class=\"stranded\" style=\"width:{:.2}%\"></i></div>",
+        "<div class=\"bar\" role=\"img\" aria-label=\"{} requested, {} stranded, {} headroom\">\
+         <i class=\"requested\" style=\"width:{:.2}%\"></i><i class=\"stranded\" style=\"width:{:.2}%\"></i></div>",
         bytes(sums.asked),
         bytes(sums.stranded),
         bytes(sums.headroom),
@@ -99,7 +100,7 @@ fn impossible(page: &mut String, report: &Report) {
     if report.impossible.is_empty() {
         return;
     }
-    page.push_str("<h2>Claims that never start</h2>\n<p>They ask for more of one GPU than any has.</p>\n<ul>\n");
+    page.push_str("<h2>Claims that never start</h2>\n<p>They request more of one GPU than any has.</p>\n<ul>\n");
     for job in report.impossible.iter().take(MOST) {
         let _ = writeln!(page, "<li class=\"bad\">{}</li>", escaped(job));
     }
@@ -136,7 +137,7 @@ fn machines(page: &mut String, report: &Report) {
             "machine",
             "#GPUs",
             "",
-            "#asked for",
+            "#requested",
             "#stranded",
             "#headroom",
         ],
@@ -164,14 +165,14 @@ fn machines(page: &mut String, report: &Report) {
 }
 
 fn teams(page: &mut String, report: &Report) {
-    page.push_str("<h2>Teams, those that asked for most first</h2>\n");
+    page.push_str("<h2>Teams, largest requests first</h2>\n");
     let heads = [
         "team",
-        "#asked for",
+        "#requested",
         "#shares",
         "#whole GPUs",
         "#waiting",
-        "#a job asked for",
+        "#a job requested",
         "#a job used",
     ];
     table(page, &heads);

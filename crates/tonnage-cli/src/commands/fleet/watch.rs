@@ -17,13 +17,13 @@ use tonnage_watch::server::{Event, Settings, serve};
 use super::at_most;
 use crate::output::{Answer, Reply, hinted, print_err};
 
-/// Tell Prometheus what jobs take of their GPUs while they run
+/// Report the GPU memory of jobs to Prometheus while they run
 ///
 /// Reads the files that `tonnage record` and `tonnage run` leave while a job
 /// runs, and serves /metrics until it is ended: what PyTorch holds and has handed
-/// out, the peaks so far, what the device says is in use, out-of-memory errors,
+/// out, the peaks so far, what the device reports as used, out-of-memory errors,
 /// and whether the recording is complete. Jobs come and go; the folder need not
-/// be there yet. It has to run as the user of the jobs, whose files nobody else
+/// be there yet. It has to run as the user of the jobs, whose files no other user
 /// can read, and writes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -37,19 +37,19 @@ pub(crate) struct FleetWatch {
     /// Where to listen.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9778")]
     pub(crate) listen: SocketAddr,
-    /// A forecast, whose upper bound is told beside what its job takes.
+    /// A forecast, whose upper bound is reported beside the use of its job.
     #[arg(long, value_name = "FILE")]
     pub(crate) forecast: Option<PathBuf>,
-    /// How many seconds a job is told of after its end: longer than between two questions of Prometheus.
+    /// How many seconds a job is reported after its end: longer than between two scrapes of Prometheus.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) keep: u64,
     /// Also send it to an OpenTelemetry collector, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_ENDPOINT,
-    /// OTEL_METRIC_EXPORT_INTERVAL and their like say [default: to http://localhost:4318 every 60 seconds].
+    /// OTEL_METRIC_EXPORT_INTERVAL and their like specify [default: to http://localhost:4318 every 60 seconds].
     #[arg(long)]
     pub(crate) otlp: bool,
 }
 
-/// Larger files are no forecasts.
+/// Larger files are not forecasts.
 const MAX_FORECAST: u64 = 1 << 20;
 
 pub(crate) fn run(options: &FleetWatch) -> Result<Reply> {

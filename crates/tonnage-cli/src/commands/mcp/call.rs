@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One call of a tool: the command on a thread of its own, watched until it has answered.
+//! One call of a tool: the command on its own thread, watched until it has answered.
 //!
 //! A job is ended, and waited for, when the client cancels the call, when its time is over or when the client is gone.
-//! What only reads a file cannot be ended: it is left to itself.
+//! A command that only reads a file cannot be ended: it is left to itself.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::tools::Question;
 use crate::Surroundings;
 use crate::output::{Answer, Failure, Reply};
 
-/// How often a client is told what is going on, if it wants to know.
+/// How often a client receives progress, if it requested it.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// A call that is ready to run.
@@ -103,7 +103,7 @@ impl Call {
         let job = runs_a_job.then(|| running.start(&stop));
         let mut work = tokio::task::spawn_blocking(move || {
             let reply = crate::ask_in(words, &surroundings);
-            // What the job holds open is closed before its last words are asked for.
+            // Files of the job are closed before its last words are requested.
             drop((surroundings, job));
             (reply, text.map(JobText::end))
         });
@@ -159,7 +159,7 @@ impl Call {
     }
 }
 
-/// What a command answered.
+/// The answer of a command.
 fn answered(reply: Reply, printed: Option<String>) -> CallToolResult {
     let text = reply.text.unwrap_or_default();
     let mut content = vec![ContentBlock::text(text)];
@@ -194,7 +194,7 @@ fn gave_up(why: &str) -> Failure {
     }
 }
 
-/// Passes on the latest of what is going on, to a client that asked for it.
+/// Passes on the latest progress, to a client that requested it.
 async fn tell(context: &RequestContext<RoleServer>, latest: Option<String>, elapsed: Duration) {
     let Some((token, message)) = context.meta.get_progress_token().zip(latest) else {
         return;

@@ -3,8 +3,8 @@
 //!
 //! The protocol is the SDK's. Here is what keeps its two streams apart from everything else; in
 //!
-//! * `tools`, what can be asked: parameters, and the words of the command that they stand for;
-//! * `call`, one call: the command on a thread of its own, its progress, its time limit, its cancellation;
+//! * `tools`, the tools: parameters, and the words of the command that they stand for;
+//! * `call`, one call: the command on its own thread, its progress, its time limit, its cancellation;
 //! * `output`, the last lines of what a job prints.
 //!
 //! A tool has no output schema: the reference has the schemas of all results, and an assistant would read them with
@@ -41,7 +41,7 @@ use crate::output::{Answer, Form, Reply, hinted, print_err};
 ///
 /// A server on standard input and output with the tools run, fit, check,
 /// explain, replay and gpus, each of which is the command of that name. An
-/// assistant starts it by itself, as its configuration says. The tools run, fit
+/// assistant starts it by itself, as its configuration specifies. The tools run, fit
 /// and check execute the user's program, on this machine, without a GPU.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -58,9 +58,9 @@ pub(crate) struct McpOptions {
 /// How long jobs have to end once the assistant is gone: as long as one takes that ignores everything but a kill.
 const FAREWELL: Duration = Duration::from_secs(25);
 
-/// What an assistant is told of the whole.
+/// The description of the whole for an assistant.
 const INSTRUCTIONS: &str = "\
-tonnage says what a PyTorch program does to GPU memory, on a machine that needs no GPU. Ask it before renting a GPU or \
+tonnage computes how a PyTorch program uses GPU memory, on a machine that needs no GPU. Use it before renting a GPU or \
 starting a long job, and after a CUDA out-of-memory error.\n\
 - Does it fit, and what does it need? `run`. What must change so that it fits: batch size, GPU, checkpointing, \
 optimizer? `fit`.\n\
@@ -68,8 +68,8 @@ optimizer? `fit`.\n\
 - Would another allocator setting or another GPU hold the same requests? `replay`.\n\
 - Do the project's memory budgets hold? `check`. Which GPUs are known, and how well? `gpus`.\n\
 `run`, `fit` and `check` execute the user's program on this machine: its Python code runs, files it writes are \
-written, only CUDA kernels do not run. Bytes are those of PyTorch's own allocator and exact unless the answer says \
-assumed, computed, inferred or not known; repeat those words. A dry run says nothing about speed or loss.";
+written, only CUDA kernels do not run. Bytes are those of PyTorch's own allocator and exact unless the answer states \
+assumed, computed, inferred or not known; repeat those words. A dry run does not measure speed or loss.";
 
 pub(crate) fn run(options: &McpOptions, form: Form) -> Result<Reply> {
     if form == Form::Both {
@@ -131,7 +131,7 @@ async fn serve(folder: PathBuf, input: File, output: File, running: &Arc<Running
     let served = async {
         match server.serve(transport).await {
             Ok(service) => service.waiting().await.map(drop).map_err(Into::into),
-            // Who came and left has asked nothing.
+            // A client that came and left made no request.
             Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
             Err(_) => Err(hinted(
                 "what came first on standard input is not the beginning of the Model Context Protocol",
@@ -247,7 +247,7 @@ impl Drop for RunningJob {
     }
 }
 
-/// What the assistant sends. Its end is the assistant's own: the jobs that run are for nobody then.
+/// The input from the assistant. Its end is the assistant's own: no client waits for the running jobs then.
 struct Input {
     stream: tokio::fs::File,
     running: Arc<Running>,

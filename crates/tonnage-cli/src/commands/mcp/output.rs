@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// How much of the end is kept.
 const KEPT: usize = 8 << 10;
-/// How many lines of it are told.
+/// How many lines of it are reported.
 const LINES: usize = 20;
 /// How long the last of it may take to arrive.
 const LATE: Duration = Duration::from_millis(300);

@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::commands::run::{free, output_file};
 use crate::output::Failure;
 
-/// How long a call may take that does not say.
+/// How long a call without a time limit may take.
 const TIME_LIMIT: u32 = 600;
 
 /// The names of the tools.
@@ -30,10 +30,10 @@ const RUN: &str = "\
 Does this PyTorch program fit on that GPU, and how much memory does it need? Use it before a GPU is rented or a long \
 job is started. EXECUTES the program on this machine, which needs no GPU: its Python code runs, the files that it \
 writes are discarded, and its uploads are not sent; the CUDA libraries are replaced by a stand-in that accounts for \
-every byte and runs no kernel. So tensors hold no results: losses are meaningless, and the time it takes says nothing \
+every byte and runs no kernel. So tensors hold no results: losses are meaningless, and the time it takes means nothing \
 about a GPU. The memory of PyTorch's own allocator is exact; the answer names what is assumed or not known. If it does \
-not fit, the program is run again without a limit to say how much it needs. For a training script, set stop_after to \
-3steps, or use its own options for a short run: \
+not fit, the program is run again without a limit to report how much it needs. For a training script, set stop_after \
+to 3steps, or use its own options for a short run: \
 later steps that are like the first need no more. Writes a recording, whose name is in the answer, for `explain` and \
 `replay`.";
 const FIT: &str = "\
@@ -51,7 +51,7 @@ const EXPLAIN: &str = "\
 Why is the GPU memory full, or what is the peak made of, and what would help? Reads a recording of `run`, or a PyTorch \
 memory snapshot (torch.cuda.memory._dump_snapshot) of a real out-of-memory error; runs nothing. A setting is proposed \
 only after it was replayed; what is inferred is marked so. With the code of a finding (TN102) or the name of a change \
-(checkpoint-blocks) instead of a file, says what that is.";
+(checkpoint-blocks) instead of a file, explains it.";
 const REPLAY: &str = "\
 Would the same requests for memory be served by another allocator setting, PyTorch's expandable segments, or a GPU of \
 another size? Replays a recording or a PyTorch memory snapshot; runs nothing. PyTorch's allocator is replayed event for \
@@ -84,7 +84,7 @@ pub(super) struct Run {
     stop_after: Option<String>,
     /// Change the program inside of its process, e.g. `["checkpoint-blocks"]`; fit finds out which help.
     changes: Option<Vec<String>>,
-    /// What is assumed: "mask=30%", what an unknown mask selects [default: all]; "lag=1024", how many launches the GPU
+    /// The assumptions: "mask=30%", what an unknown mask selects [default: all]; "lag=1024", how many launches the GPU
     /// is behind the host [default: none]; both with a comma between.
     assume: Option<String>,
     /// Where to write the recording [default: the script's name with .tonnage, and a number if that is taken].
@@ -114,14 +114,14 @@ pub(super) struct Fit {
     gpu: Option<String>,
     /// How many of them the machine has [default: 1].
     gpus: Option<u8>,
-    /// Also spread the model over these GPUs, by FSDP2, and say what each of them needs [default: false].
+    /// Also spread the model over these GPUs, by FSDP2, and report the need of each of them [default: false].
     shard: Option<bool>,
     /// Memory of the GPU instead of the catalogue's, e.g. "24GiB".
     capacity: Option<String>,
-    /// Memory that is to stay free, e.g. "1GiB" [default: the most that was seen on real GPUs of what a dry run does not
-    /// count].
+    /// Memory that is to stay free, e.g. "1GiB" [default: the most that was seen on real GPUs of what a dry run does
+    /// not count].
     margin: Option<String>,
-    /// What changes may do to the program's mathematics.
+    /// The allowed effect of changes on the program's mathematics.
     allow: Option<Allow>,
     /// End each run early and judge it as far as it ran: "3steps" of an optimizer, or "90s".
     stop_after: Option<String>,
@@ -207,7 +207,7 @@ pub(super) struct Gpus {
     name: Option<String>,
 }
 
-/// What is asked.
+/// The request.
 pub(super) enum Question {
     Run(Run),
     Fit(Fit),
@@ -226,7 +226,7 @@ pub(super) enum Misread {
 impl Question {
     /// The tools with their descriptions and schemas.
     pub(super) fn all() -> Result<Vec<Tool>, String> {
-        // A program can do anything, and that of a recording only what a file says.
+        // A program can do anything, and a recording's program only what a file contains.
         let runs = |title: &str| {
             let hints = ToolAnnotations::with_title(title);
             hints.read_only(false).destructive(true).open_world(true)
@@ -313,14 +313,14 @@ impl Question {
         }
     }
 
-    /// What one would type, with files found from `folder`.
+    /// The command line for a terminal, with files found from `folder`.
     pub(super) fn words(&self, folder: &Path) -> Vec<OsString> {
         match self {
             Self::Run(asked) => asked.words(folder),
             Self::Fit(asked) => asked.words(),
             Self::Check(asked) => {
                 let config = asked.config.as_ref().map(|path| folder.join(path));
-                let mut words = Words::of("check");
+                let mut words = Words::for_command("check");
                 words.option("config", config.as_ref());
                 words.rest(asked.names.iter().flatten())
             }
@@ -328,10 +328,10 @@ impl Question {
                 let file = folder.join(&asked.what);
                 let is_file = file.exists() || asked.what.components().count() > 1;
                 let what = if is_file { &file } else { &asked.what };
-                Words::of("explain").rest([what])
+                Words::for_command("explain").rest([what])
             }
             Self::Replay(asked) => {
-                let mut words = Words::of("replay");
+                let mut words = Words::for_command("replay");
                 words.option("gpu", asked.gpu.as_ref());
                 words.option("capacity", asked.capacity.as_ref());
                 for allocator in asked.allocators.iter().flatten() {
@@ -339,7 +339,7 @@ impl Question {
                 }
                 words.rest([folder.join(&asked.file)])
             }
-            Self::Gpus(asked) => Words::of("gpus").rest(&asked.name),
+            Self::Gpus(asked) => Words::for_command("gpus").rest(&asked.name),
         }
     }
 }
@@ -351,7 +351,7 @@ impl Run {
             Some(path) => folder.join(path),
             None => free(folder.join(output_file(None, true, &command))),
         };
-        let mut words = Words::of("run");
+        let mut words = Words::for_command("run");
         words.flag("no-progress", true);
         words.option("gpu", self.gpu.as_ref());
         words.option("gpus", self.gpus.map(|number| number.to_string()).as_ref());
@@ -370,7 +370,7 @@ impl Run {
 
 impl Fit {
     fn words(&self) -> Vec<OsString> {
-        let mut words = Words::of("fit");
+        let mut words = Words::for_command("fit");
         words.flag("no-progress", true);
         words.option("gpu", self.gpu.as_ref());
         words.option("gpus", self.gpus.map(|number| number.to_string()).as_ref());
@@ -395,7 +395,7 @@ impl Fit {
 struct Words(Vec<OsString>);
 
 impl Words {
-    fn of(command: &str) -> Self {
+    fn for_command(command: &str) -> Self {
         Self(vec!["tonnage".into(), command.into()])
     }
 
@@ -413,7 +413,7 @@ impl Words {
         }
     }
 
-    /// What is no option, whatever it looks like.
+    /// The words that are not options, whatever they look like.
     fn rest<T: AsRef<std::ffi::OsStr>>(
         mut self,
         words: impl IntoIterator<Item = T>,

@@ -47,7 +47,7 @@ Examples:
   tonnage plan model.onnx --dim batch=8 --alignment 64
   tonnage plan train.tonnage --deadline 60 --json > plan.json
   tonnage plan train.tonnage --for-runtime -o train.plan")]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
 pub(crate) struct PlanOptions {
     /// The planning problem, the ONNX model, or the recording; `-` is standard input.
     #[arg(value_name = "INPUT")]
@@ -67,7 +67,7 @@ pub(crate) struct PlanOptions {
     /// Offsets are multiples of this [default: 512 for recordings, 1 for planning problems].
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
     pub(crate) alignment: Option<u64>,
-    /// Leave buffers where the offset column of the problem says; the others go around them.
+    /// Leave buffers at the offset column of the problem; the others go around them.
     #[arg(long)]
     pub(crate) keep_offsets: bool,
     /// Plan one step of a recording: the fullest that the program marked, else what repeats in it.
@@ -148,14 +148,14 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
             reason.context(format!("cannot read {}", named(path)))
         })?
     } else {
-        let recording = Recording::of(input)?;
+        let recording = Recording::from_input(input)?;
         tell_of_the_whole(&recording);
         problems(recording.furthest()?, &wanted).map_err(|error| unreadable_trace(path, &error))?
     };
     if problems.groups.iter().all(|group| group.names.is_empty()) {
         return Err(hinted(
             format!("{} has no blocks to plan", named(path)),
-            "tonnage info says what is in it",
+            "tonnage info prints its contents",
         ));
     }
     let report = watched(options, form, |options| plan(&problems, &wanted, options));
@@ -180,11 +180,11 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
     Ok(reply?)
 }
 
-/// Plans with what the command line says, and shows how far it is.
+/// Plans with the options of the command line, and shows progress.
 fn watched<T>(options: &PlanOptions, form: Form, plan: impl FnOnce(&Options<'_>) -> T) -> T {
     // Set by Ctrl-C: the best plan so far is then the answer.
     let cancel = Arc::new(AtomicBool::new(false));
-    // Who asks from a program listens to Ctrl-C in ways of its own.
+    // A calling program handles Ctrl-C in its own way.
     if form != Form::Both {
         // Without the handler Ctrl-C ends the process as ever.
         let _ = signal_hook::flag::register(SIGINT, Arc::clone(&cancel));
@@ -212,7 +212,7 @@ fn watched<T>(options: &PlanOptions, form: Form, plan: impl FnOnce(&Options<'_>)
     planned
 }
 
-/// By its name, or by how it begins: the format has no mark of its own.
+/// By its name, or by how it begins: the format has no mark.
 fn is_onnx(path: &Path, input: &Input) -> Result<bool> {
     if path
         .extension()
@@ -228,7 +228,7 @@ fn refused(path: &Path, error: &PlanError) -> anyhow::Error {
     let hint = match error {
         PlanError::Fixed { .. } => "leave --keep-offsets out, or correct their offsets",
         PlanError::Wrong { .. } => "this is a bug in tonnage; please report it with the file",
-        _ => "tonnage info says what is in the file",
+        _ => "tonnage info prints the contents of the file",
     };
     explained(error, hint).context(format!("cannot plan {}", named(path)))
 }
@@ -372,7 +372,7 @@ fn text(report: &Report, options: &PlanOptions) -> String {
     text
 }
 
-/// What of a graph the plan leaves to the caller.
+/// The parts of a graph that the plan leaves to the caller.
 fn not_planned(graph: &GraphFacts) -> String {
     let mut text = format!(
         "{}, in the order of the graph; each tensor lives from the one that makes it to the last that reads it\n",

@@ -34,7 +34,7 @@ pub(super) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
             RuntimePlanError::Wrong(_) => {
                 "this is a bug in tonnage; please report it with the file"
             }
-            _ => "tonnage info says what is in the file",
+            _ => "tonnage info prints the contents of the file",
         };
         explained(&error, hint).context(format!("cannot plan {}", named(&options.file)))
     })?;

@@ -2,8 +2,8 @@
 //! A picture of a packing: time to the right, offsets upwards, a rectangle for each buffer.
 //!
 //! One file without scripts, which opens anywhere and prints. A rectangle that would be smaller than a hair is not
-//! drawn, and of more than some thousands the largest are; the picture says how many are left out. Colours tell
-//! neighbours apart and mean nothing; every rectangle says what it is when pointed at.
+//! drawn, and of more than some thousands the largest are; the picture states how many are left out. Colours
+//! distinguish neighbours and mean nothing; every rectangle shows its name when pointed at.
 
 use std::io::{self, Write};
 

@@ -2,7 +2,7 @@
 //! `tonnage report`: a recording as pictures, in one HTML page or in the terminal.
 //!
 //! Gathers what others know (holdings, verdict, explanation, replays) and hands it on; the page is `tonnage-report`'s.
-//! `panes` is what is shown, `story` are the words, the text is in `text`, the plan is asked for in `packing`.
+//! `panes` has the data, `story` the words, `text` the text, and `packing` the plan.
 
 mod packing;
 pub(crate) mod panes;
@@ -95,7 +95,7 @@ pub(crate) enum Compare {
     Never,
 }
 
-/// Rows that are replayed without being asked: a report is to be there in half a minute.
+/// Rows that are replayed without a request: a report is to be there in half a minute.
 const REPLAYED_ROWS: u32 = 4_000_000;
 /// Stretches of the timeline in the JSON: enough for a picture of a page's width.
 const TIMELINE: u32 = 240;
@@ -114,11 +114,11 @@ pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
     let recording = Recording::open(path)?;
     let held = holdings::read(recording.trace()?).map_err(|error| match error {
         HoldingsError::Read(error) => unreadable_trace(path, &error),
-        error => explained(&error, "check the file; `tonnage info` says what is in it"),
+        error => explained(&error, "check the file; `tonnage info` prints its contents"),
     })?;
     let tracks = choose(&held, options)?;
     let track = tracks[0];
-    // What cannot be replayed can be drawn all the same, without other allocators.
+    // A recording that cannot be replayed can be drawn all the same, without other allocators.
     let replays = match options.compare_allocators {
         Compare::Auto => held.rows <= REPLAYED_ROWS,
         Compare::Always => true,
@@ -181,7 +181,7 @@ pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
         max_data: options.max_data,
         full_paths: options.full_paths,
     };
-    let written = put(output, &target, &story, &shown, &shape)?;
+    let written = save_page(output, &target, &story, &shown, &shape)?;
     tell_written(&target, written.0);
     if options.open && written.1 {
         browser::open(&target)?;
@@ -199,8 +199,8 @@ pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
     })?)
 }
 
-/// Writes a page where it belongs; says what was written and whether it is a file.
-pub(crate) fn put(
+/// Writes a page where it belongs; returns what was written and whether it is a file.
+pub(crate) fn save_page(
     output: Output,
     target: &Path,
     story: &Story,
@@ -237,7 +237,7 @@ fn explanation(
     explain_with_gpus(held, whole, explaining)
 }
 
-/// The processes and devices that are asked for, the one that matters first.
+/// The requested processes and devices, the one that matters first.
 fn choose<'a>(held: &'a Held, options: &ReportOptions) -> Result<Vec<&'a Holdings>> {
     let (process, device) = (options.process, options.device);
     let worst = held.worst();
@@ -252,7 +252,7 @@ fn choose<'a>(held: &'a Held, options: &ReportOptions) -> Result<Vec<&'a Holding
             }
             return Err(hinted(
                 format!("{} shows nothing of a device", options.file.display()),
-                "`tonnage info` says what is in it",
+                "`tonnage info` prints its contents",
             ));
         };
         let others = held
@@ -262,7 +262,7 @@ fn choose<'a>(held: &'a Held, options: &ReportOptions) -> Result<Vec<&'a Holding
         return Ok(std::iter::once(worst).chain(others).collect());
     }
     let mut tracks: Vec<&Holdings> = held.tracks.iter().filter(asked).collect();
-    // Of several that are asked for, the one that matters; the others behind it.
+    // The requested one that matters first; the others behind it.
     if let Some(at) = tracks
         .iter()
         .position(|&track| worst.is_some_and(|worst| std::ptr::eq(track, worst)))
@@ -308,7 +308,7 @@ pub(crate) struct Figures<'a> {
     file: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     written: Option<Written>,
-    /// What the report is about: the script's or the recording's name.
+    /// The subject of the report: the script's or the recording's name.
     title: &'a str,
     /// The verdict in one sentence.
     verdict: &'a str,
@@ -354,7 +354,7 @@ fn figures<'a>(picture: &'a Picture<'_>, story: &'a Story, track: &Holdings) -> 
     let moment = |(moment, levels): (&'a Moment, &Levels)| MomentFigures {
         moment,
         allocated: levels.allocated,
-        reserved: levels.held(),
+        reserved: levels.held_bytes(),
     };
     let stretch = |stretch: Stretch| {
         let high = &stretch.high;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The plan of a recording for its report: asked for if it is there soon, and said in words.
+//! The plan of a recording for its report: made if it is quick, and described in words.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::commands::report::Compare;
 use crate::commands::report::ReportOptions;
 use crate::output::{bytes, count, plural};
 
-/// How long planning may take without being asked for.
+/// How long planning may take without a request.
 const SOON: Duration = Duration::from_secs(3);
 /// How long it may take if every allocator is to be shown.
 const LATER: Duration = Duration::from_mins(1);
-/// Blocks that are planned without being asked: so many take about as long.
+/// Blocks that are planned without a request: so many take about as long.
 const MAX_BLOCKS: usize = 1_000_000;
 
-/// The plan, and what the report says about it; nothing at all where other allocators are not wanted or nothing lived.
+/// The plan, and its description in the report; nothing at all where other allocators are not wanted or nothing lived.
 pub(super) fn ask(
     options: &ReportOptions,
     recording: &Recording,
@@ -52,7 +52,7 @@ pub(super) fn ask(
             return (None, Some(said(sentence)));
         }
         Err(error) => {
-            let sentence = format!("left out: {error}; {command} says why");
+            let sentence = format!("left out: {error}; {command} prints why");
             return (None, Some(said(sentence)));
         }
     };
@@ -67,7 +67,7 @@ fn many(blocks: usize, command: &str) -> String {
     )
 }
 
-/// What to type; names that a shell would take apart are quoted.
+/// The command to type; names that a shell would split are quoted.
 fn command(file: &Path) -> String {
     let name = file.display().to_string();
     let plain = |c: char| c.is_alphanumeric() || "/._-+=@%:,".contains(c);

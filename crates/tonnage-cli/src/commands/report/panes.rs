@@ -49,7 +49,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What is drawn.
+    /// The drawn part.
     pub(crate) fn subject<'b>(&'b self, packing: Option<&'b Packing>) -> Subject<'b> {
         let (held, track) = (self.held, self.track);
         Subject {
@@ -90,7 +90,7 @@ impl<'a> Panes<'a> {
         let several = tracks.len() > 1;
         let mut left_out = 0;
         for &track in tracks {
-            // What is not shown costs nothing, however many processes a file claims.
+            // A hidden part costs nothing, however many processes a file claims.
             if sources.len() >= MAX_PANES {
                 left_out += 1;
                 continue;
@@ -148,7 +148,7 @@ impl<'a> Panes<'a> {
     }
 
     /// The number of a pane; the first if there is none such.
-    pub(super) fn of(&self, process: u32, device: i32, whole: bool) -> usize {
+    pub(super) fn number_of(&self, process: u32, device: i32, whole: bool) -> usize {
         self.find(process, device, whole).unwrap_or(0)
     }
 
@@ -190,7 +190,7 @@ fn moments(track: &Holdings) -> Vec<Moment> {
         row: failure.row,
         kind: MomentKind::OutOfMemory,
         label: format!(
-            "out of memory: {} asked for, {} free",
+            "out of memory: {} requested, {} free",
             bytes(failure.requested),
             bytes(failure.free)
         ),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The words of a report: what the verdict, the explanation and the replays say, put where the page shows it.
+//! The words of a report: the verdict, the explanation and the replays, put where the page shows them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use tonnage_report::{
 
 use super::panes::{Panes, Source};
 use crate::PRODUCER;
-use crate::commands::explain::said;
+use crate::commands::explain::render_text;
 use crate::commands::recording::{Recording, explained, named, plain, unreadable_trace, words};
 use crate::commands::report::Compare;
 use crate::commands::report::ReportOptions;
@@ -57,7 +57,7 @@ pub(super) fn story(
     })
 }
 
-/// What each rank of the job took; of one that ran out of memory, what it takes without a limit.
+/// The memory of each rank of the job; for one that ran out of memory, its need without a limit.
 fn ranks(held: &Held, panes: &Panes<'_>) -> Option<Ranks> {
     let whole = panes.sources.iter().find(|source| source.whole);
     let of = whole.map_or(held, |source| source.held);
@@ -93,7 +93,8 @@ fn ranks(held: &Held, panes: &Panes<'_>) -> Option<Ranks> {
     })
 }
 
-/// Ranks with the same figures in one line, the fullest first. A job that ran out of memory was run again without a limit.
+/// Ranks with the same figures in one line, the fullest first. A job that ran out of memory was run again without a
+/// limit.
 fn groups(run: &[Rank], unlimited: bool) -> Vec<Fact> {
     let limit = if unlimited { " without a limit" } else { "" };
     let mut groups: BTreeMap<(u64, u64), Vec<u32>> = BTreeMap::new();
@@ -172,7 +173,7 @@ pub(super) fn words_of(source: &Source<'_>, replayed: &[TrackReport]) -> Words {
     }
 }
 
-/// What is not known of the process and device that is explained, beside what its recording says.
+/// The unknowns of the process and device that is explained, beside the limitations of its recording.
 pub(super) fn more_unknown(
     words: &mut Words,
     options: &ReportOptions,
@@ -220,7 +221,8 @@ fn device(held: &Held, track: &Holdings) -> Option<String> {
     }
 }
 
-/// The verdict on the recording; none of a recording that is not a dry run, because only that shows how the program ended.
+/// The verdict on the recording; none of a recording that is not a dry run, because only that shows how the program
+/// ended.
 fn verdict_of(
     options: &ReportOptions,
     recording: &Recording,
@@ -241,7 +243,9 @@ fn verdict_of(
 fn sentence(verdict: Option<&Verdict>, track: &Holdings, picture: &Picture<'_>) -> (String, Tone) {
     let most = |of: fn(&Levels) -> u64| picture.moments().map(|(_, levels)| of(levels)).max();
     let allocated = most(|levels| levels.allocated).unwrap_or(0);
-    let reserved = most(Levels::held).unwrap_or(0).max(track.peak_reserved);
+    let reserved = most(Levels::held_bytes)
+        .unwrap_or(0)
+        .max(track.peak_reserved);
     let peak = if track.segments.is_empty() {
         format!("{} allocated at most", bytes(allocated))
     } else {
@@ -259,7 +263,7 @@ fn sentence(verdict: Option<&Verdict>, track: &Holdings, picture: &Picture<'_>) 
             let asked = bytes(failure.requested);
             let free = bytes(failure.free);
             (
-                format!("Out of memory: {asked} asked for, {free} free; {peak}{of}."),
+                format!("Out of memory: {asked} requested, {free} free; {peak}{of}."),
                 tone,
             )
         })
@@ -301,7 +305,7 @@ fn sentence(verdict: Option<&Verdict>, track: &Holdings, picture: &Picture<'_>) 
     failed(Tone::Bad).unwrap_or_else(|| (format!("{}.", capitalised(&peak)), Tone::Plain))
 }
 
-/// A dry run that did not run out of memory: it fits, as far as that can be said.
+/// A dry run that did not run out of memory: it fits, as far as that is certain.
 fn fits(verdict: &Verdict, peak: &str) -> (String, Tone) {
     let is_uncertain = verdict.outcome == verdict::Outcome::Uncertain;
     if let Some(margin) = verdict.margin.as_ref().filter(|_| is_uncertain) {
@@ -311,7 +315,7 @@ fn fits(verdict: &Verdict, peak: &str) -> (String, Tone) {
             _ => "Probably fits",
         };
         let left = format!("{} of headroom", bytes(margin.room));
-        let kept = format!("{} are kept free for CUDA overhead", bytes(margin.kept));
+        let kept = format!("{} is kept free for CUDA overhead", bytes(margin.kept));
         (format!("{fits}: {left}, {kept}; {peak}."), Tone::Plain)
     } else if verdict.incomplete.is_some() {
         (
@@ -338,7 +342,7 @@ fn capitalised(text: &str) -> String {
     })
 }
 
-/// What was found, each with the pane that shows its blocks.
+/// The findings, each with the pane that shows its blocks.
 fn findings(explanation: &Explanation, panes: &Panes<'_>) -> Vec<Finding> {
     let all = explanation.findings.iter().map(|finding| {
         let mut claims = explanation.claims.iter();
@@ -352,7 +356,7 @@ fn findings(explanation: &Explanation, panes: &Panes<'_>) -> Vec<Finding> {
             code: finding.code.code.to_owned(),
             title: finding.code.title.to_owned(),
             text,
-            pane: panes.of(explanation.process, explanation.device, whole),
+            pane: panes.number_of(explanation.process, explanation.device, whole),
             blocks: claim.map_or_else(Vec::new, |claim| claim.blocks.clone()),
             pins: [codes::FRAGMENTED, codes::STRANDED].contains(&finding.code),
         }
@@ -362,7 +366,7 @@ fn findings(explanation: &Explanation, panes: &Panes<'_>) -> Vec<Finding> {
 
 /// The answer in the words of `tonnage explain`, with the need and the headroom of `tonnage run`.
 fn answer(explanation: &Explanation, verdict: Option<&Verdict>, track: &Holdings) -> Answer {
-    let said = said(explanation);
+    let said = render_text(explanation);
     let fixes = said.fixes.into_iter();
     let margin = verdict.and_then(|verdict| margin_of(verdict, track));
     let mut lines = verdict
@@ -419,7 +423,7 @@ fn distance(verdict: &Verdict, margin: &Margin) -> Vec<Fact> {
         let how = "the smallest GPU on which every request is served (replayed)";
         fact("needs", format!("{least}{}: {how}", bytes(smallest)))
     });
-    let lines = render::distance(margin).into_iter();
+    let lines = render::distance(margin, true).into_iter();
     let lines = lines.map(|(name, line)| fact(name, without_colour(&line)));
     needs.into_iter().chain(lines).collect()
 }
@@ -480,7 +484,7 @@ fn figures(explanation: &Explanation) -> Vec<Figure> {
         put("the GPU has", device.capacity, false);
         put("short by", positive(need.short), true);
     } else if let Some(request) = &explanation.request {
-        put("asked for", Some(request.bytes), false);
+        put("requested", Some(request.bytes), false);
         put("free on the GPU", Some(request.free), false);
         put("the GPU has", device.capacity, false);
         put("short by at least", positive(request.short), true);
@@ -491,7 +495,7 @@ fn figures(explanation: &Explanation) -> Vec<Figure> {
     figures
 }
 
-/// What other allocators would have made of each process on each device; nothing for recordings that cannot be
+/// The results of other allocators for each process on each device; nothing for recordings that cannot be
 /// replayed.
 pub(super) fn replayed(job: Option<&Job>) -> Vec<TrackReport> {
     let replay =
@@ -499,7 +503,7 @@ pub(super) fn replayed(job: Option<&Job>) -> Vec<TrackReport> {
     job.map_or_else(Vec::new, |job| replay(job).tracks)
 }
 
-/// What other allocators would have made of one.
+/// The results of other allocators for one.
 fn allocators(replayed: &[TrackReport], track: &Holdings) -> Vec<AllocatorRun> {
     let ours = replayed
         .iter()
@@ -543,7 +547,7 @@ fn run(result: &Replayed) -> AllocatorRun {
     }
 }
 
-/// What the recording cannot say.
+/// Facts that the recording does not contain.
 fn unknown(held: &Held, track: &Holdings) -> Vec<String> {
     let told = unknown::sentences(&held.meta, &held.unmodelled);
     let mut sentences: Vec<String> = told.iter().take(50).map(|text| plain(text)).collect();

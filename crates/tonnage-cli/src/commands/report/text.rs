@@ -110,7 +110,7 @@ fn timeline(text: &mut String, picture: &Picture<'_>, held: &Recording, track: &
             "reserved",
             Style::new(),
             &|one| one.most_reserved.max(one.high.allocated),
-            at.map(|(_, levels)| levels.held()),
+            at.map(|(_, levels)| levels.held_bytes()),
         );
     }
     if let Some((moment, _)) = at {
@@ -142,7 +142,7 @@ fn painted(category: Category) -> Style {
     Style::new().fg_color(Some(rgb.into()))
 }
 
-/// A letter for each column, where phases are long enough to be told apart.
+/// A letter for each column, where phases are long enough to be distinguished.
 fn phases(text: &mut String, stretches: &[Stretch], track: &Holdings) {
     if track.phases.len() < 2 || track.phases.len() > 3 * WIDE as usize {
         return;
@@ -186,7 +186,7 @@ fn moments(text: &mut String, picture: &Picture<'_>, track: &Holdings) {
     let of_note = picture
         .moments()
         .filter(|(moment, _)| moment.kind < MomentKind::Mark);
-    // A plain script has no phases to be told.
+    // A plain script has no phases to report.
     let has_phases = track.phases.iter().any(|span| span.phase != Phase::Load);
     text.push('\n');
     for (moment, levels) in of_note {
@@ -247,12 +247,12 @@ fn holders(text: &mut String, picture: &Picture<'_>, held: &Recording, track: &H
     if root.bytes == 0 {
         return;
     }
-    let _ = writeln!(text, "\n{DIM}who holds it{DIM:#}");
+    let _ = writeln!(text, "\n{DIM}held by{DIM:#}");
     let mut left = TREE;
     let cached = if track.segments.is_empty() {
         0
     } else {
-        levels.held().saturating_sub(levels.allocated)
+        levels.held_bytes().saturating_sub(levels.allocated)
     };
     let whole = root.bytes.saturating_add(cached);
     let whole = whole.saturating_add(track.context);
@@ -316,7 +316,7 @@ fn part_line(text: &mut String, name: &str, size: u64, whole: u64, depth: usize)
     let _ = writeln!(text, "{}", line.trim_end());
 }
 
-/// A name that fits: the middle is cut, because ends tell more.
+/// A name that fits: the middle is cut, because ends differ more.
 fn cut_in_the_middle(name: &str, room: usize) -> String {
     let letters: Vec<char> = name.chars().collect();
     if letters.len() <= room {
@@ -372,7 +372,7 @@ fn allocators(text: &mut String, words: &Words, capacity: Option<u64>) {
     text.push('\n');
 }
 
-/// What the blocks would take if their lifetimes had been known, beside what was reserved.
+/// The size of the blocks if their lifetimes had been known, beside the reserved size.
 fn plan(text: &mut String, words: &Words) {
     let Some(plan) = &words.plan else {
         return;

@@ -31,7 +31,7 @@ use crate::commands::explain::Cause;
 use crate::commands::gpus::{self, GpuChoice};
 use crate::commands::recording::{Output, job_folder};
 use crate::options::{
-    GpuName, GpuOptions, JobCommand, QuietOptions, RecordingFile, ReplyOptions, RunLimits,
+    DetailOptions, GpuName, GpuOptions, JobCommand, RecordingFile, ReplyOptions, RunLimits,
     ScreenOptions, SideEffects, headings,
 };
 use crate::output::{Answer, Form, Reply, hinted, print_err, ranks_named};
@@ -47,7 +47,7 @@ pub(crate) use self::screen::Screen;
 /// names values that the script read and that were not computed.
 ///
 /// A job that runs out of memory is run once more on a GPU without a limit, so
-/// that the verdict can say how much it needs. It ends with the job, or when
+/// that the verdict can report how much it needs. It ends with the job, or when
 /// the peak has not grown for a while.
 ///
 /// A job fits if it leaves a margin free: the most that CUDA was seen to take on
@@ -66,11 +66,11 @@ Examples:
 pub(crate) struct RunOptions {
     #[command(flatten)]
     pub(crate) named: GpuName,
-    /// How many of them the machine has [default: 1; with --world-size what torchrun says, or 8].
+    /// How many of them the machine has [default: 1; with --world-size the value from torchrun, or 8].
     #[arg(long, value_name = "N", value_parser = parse_gpus, help_heading = headings::GPUS)]
     pub(crate) gpus: Option<u8>,
-    /// Run some ranks of a job of so many, and answer for the others: each rank that --ranks names is started as torchrun
-    /// would start it. A torchrun in front of the command is taken off.
+    /// Run some ranks of a job of so many, and answer for the others: each rank that --ranks names is started as
+    /// torchrun would start it. A torchrun in front of the command is taken off.
     #[arg(
         long,
         value_name = "N",
@@ -79,8 +79,8 @@ pub(crate) struct RunOptions {
         help_heading = headings::GPUS
     )]
     pub(crate) world_size: Option<u32>,
-    /// Which ranks to run, e.g. 0,7 or 0-3, or auto: one of each stage of a pipeline, which a step of rank 0 tells; without
-    /// a pipeline the first and the last [default: 0].
+    /// Which ranks to run, e.g. 0,7 or 0-3, or auto: one of each stage of a pipeline, which a step of rank 0 shows;
+    /// without a pipeline the first and the last [default: 0].
     #[arg(long, value_name = "LIST", value_parser = parse_ranks, help_heading = headings::GPUS)]
     pub(crate) ranks: Option<Ranks>,
     #[command(flatten, next_help_heading = headings::MODEL)]
@@ -104,19 +104,18 @@ pub(crate) struct RunOptions {
     #[arg(long, value_enum, default_value_t = Values::On, value_name = "WHEN", help_heading = headings::MODEL,
           hide_short_help = true)]
     pub(crate) values: Values,
-    /// What to assume of what a dry run cannot know. mask=30%: where a size depends on a mask that was not computed, the
-    /// mask selects that part of its elements [default: mask=100%, the most there can be]. lag=1024: each stream of the
-    /// GPU is up to so many launches behind the host, and memory that another stream uses is free again only then
-    /// [default: lag=0].
+    /// Assumptions where a dry run has no value. mask=30%: a mask that was not computed selects that part of its
+    /// elements [default: mask=100%, the most there can be]. lag=1024: each stream of the GPU is up to so many launches
+    /// behind the host, and memory that another stream uses becomes free only then [default: lag=0].
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = parse_assumption,
           help_heading = headings::MODEL, hide_short_help = true)]
     pub(crate) assume: Vec<Assumption>,
-    /// Change the program inside its process, e.g. checkpoint-blocks; may be given several times. `tonnage explain NAME`
-    /// says what a change does.
+    /// Change the program inside its process, e.g. checkpoint-blocks; may be given several times. `tonnage explain
+    /// NAME` prints the effect of a change.
     #[arg(long = "change", value_name = "NAME", help_heading = headings::COMMON)]
     pub(crate) changes: Vec<String>,
     #[command(flatten, next_help_heading = headings::OUTPUT)]
-    pub(crate) quiet: QuietOptions,
+    pub(crate) detail: DetailOptions,
     #[command(flatten, next_help_heading = headings::OUTPUT)]
     pub(crate) reply: ReplyOptions,
     #[command(flatten, next_help_heading = headings::OUTPUT)]
@@ -143,7 +142,7 @@ pub(crate) enum Values {
 pub(crate) enum Ranks {
     /// These.
     These(Vec<u32>),
-    /// Those that can differ.
+    /// The ranks that can differ.
     Auto,
 }
 
@@ -216,7 +215,7 @@ pub(crate) enum AddressOrder {
     Ascending,
 }
 
-/// GPUs of a machine of a large job, unless something else is said.
+/// GPUs of a machine of a large job, unless an option overrides it.
 const USUAL_GPUS: u8 = 8;
 
 pub(crate) fn run_in(
@@ -237,16 +236,13 @@ pub(crate) fn run_in(
     let reply = Reply::new(form, answer, &judged, |judged| {
         // The script's own output may have ended without a line break.
         print_err("");
-        let cause = judged.cause.as_ref();
-        let output = judged.recording.as_ref().map(Path::new);
-        render::text(
-            &judged.verdict,
-            cause,
-            &collected,
-            output,
-            gpu.as_deref(),
-            &here,
-        )
+        let shown = render::Shown {
+            output: judged.recording.as_ref().map(Path::new),
+            gpu: gpu.as_deref(),
+            here: &here,
+            verbose: options.detail.verbose,
+        };
+        render::text(&judged.verdict, judged.cause.as_ref(), &collected, &shown)
     });
     Ok(reply?)
 }
@@ -276,7 +272,7 @@ pub(crate) fn judge(
     };
     let (job, machine) = described(options, surroundings)?;
     let mut screen = Screen::new(
-        !options.screen.no_progress && !options.quiet.quiet,
+        !options.screen.no_progress && !options.detail.quiet.quiet,
         surroundings,
     );
     let several = options.world_size > Some(1);
@@ -304,7 +300,7 @@ pub(crate) fn judge(
     Ok((judged, collected))
 }
 
-/// Runs the ranks of a job that can differ. A first step of rank 0 tells whether there is a pipeline, of which one rank
+/// Runs the ranks of a job that can differ. A first step of rank 0 shows whether there is a pipeline, of which one rank
 /// of each stage is run; else the first and the last rank are.
 fn run_differing(
     job: &Job,
@@ -333,7 +329,7 @@ fn run_differing(
             break;
         }
         let ranks = options.world.as_ref().map_or(&[][..], World::ranks);
-        // What a try printed looks like the job's own failure.
+        // The output of a try looks like the job's own failure.
         let again = if possible && ran.ranks != [0] {
             let missing = ranks_named(&ran.differing);
             format!("what is above was a try without {missing}, which the others need; ")
@@ -358,13 +354,13 @@ pub(crate) fn finished(mut output: Output, mut path: PathBuf, force: bool) -> Re
     Ok(path)
 }
 
-/// What a dry run showed, and where it was recorded.
+/// The result of a dry run, and where it was recorded.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(crate) struct Judged {
     #[serde(flatten)]
     pub(crate) verdict: Verdict,
-    /// Why it does not fit, as `tonnage explain` says it.
+    /// Why it does not fit, as `tonnage explain` reports it.
     pub(crate) cause: Option<Cause>,
     /// The file with the recording; none of a job that failed before it used a GPU.
     pub(crate) recording: Option<String>,
@@ -408,7 +404,7 @@ pub(crate) fn gpu_choice(typed: &RunOptions, surroundings: &Surroundings) -> Res
     gpus::choose(typed.named.gpu.as_deref(), &job_folder(surroundings))
 }
 
-/// What was typed, as the library takes it.
+/// The arguments, as the library takes them.
 fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Options)> {
     let mut job = job_of(&typed.job.command, typed.reply.json, surroundings);
     let catalogue = Catalogue::embedded();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The verdict in words: a dozen lines, the answer first, the next command last.
+//! The verdict in words: a dozen lines, the answer first, the next command last. `--verbose` prints every figure.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -19,8 +19,12 @@ use crate::commands::explain::Cause;
 use crate::commands::recording::plain;
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count, plural, ranks_named};
 
-/// How many holders the text lists; the JSON has more.
+/// How many holders the verbose text lists; the JSON has more.
 const HOLDERS: usize = 5;
+/// How many holders the text lists if it has room for them.
+const TOP_HOLDERS: usize = 3;
+/// Lines of an answer for a job that fits, and for one that does not.
+const LINES: (usize, usize) = (12, 25);
 /// How many GPUs that are large enough the text lists.
 const GPUS: usize = 5;
 /// How many places of a change the text lists.
@@ -30,16 +34,30 @@ const SIDE_EFFECTS: usize = 4;
 /// How many names of functions that are not modelled the text lists.
 const NAMES: usize = 4;
 
-/// `gpu` is the GPU and its source, where the option does not name it; `here` is the folder that files of the job are
-/// named from.
+/// Settings of the text.
+pub(crate) struct Shown<'a> {
+    /// The recording, if there is one.
+    pub(crate) output: Option<&'a Path>,
+    /// The GPU and its source, where the option does not name it.
+    pub(crate) gpu: Option<&'a str>,
+    /// The directory that files of the job are named from.
+    pub(crate) here: &'a Path,
+    /// Whether every figure is printed.
+    pub(crate) verbose: bool,
+}
+
 pub(crate) fn text(
     verdict: &Verdict,
     cause: Option<&Cause>,
     collected: &Collected,
-    output: Option<&Path>,
-    gpu: Option<&str>,
-    here: &Path,
+    shown: &Shown<'_>,
 ) -> String {
+    let &Shown {
+        output,
+        gpu,
+        here,
+        verbose,
+    } = shown;
     let mut text = match verdict.exceptions.first() {
         Some(exception) if output.is_none() && verdict.outcome == Outcome::Failed => {
             before_gpu(verdict, exception, here)
@@ -50,17 +68,23 @@ pub(crate) fn text(
         let _ = write!(text, "; {} ({})", cause.title, cause.code);
     }
     text.push('\n');
+    if let Some(fix) = cause.and_then(|cause| cause.fix.as_ref()) {
+        let folder = format!("{}/", here.display());
+        row(&mut text, "fix", &plain(fix).replace(&folder, ""));
+    }
     changes(&mut text, verdict);
     work(&mut text, verdict);
     if let Some(margin) = &verdict.margin {
-        for (name, line) in distance(margin) {
+        for (name, line) in distance(margin, verbose) {
             row(&mut text, name, &line);
         }
     }
     if let Some(need) = &verdict.need {
-        needed(&mut text, verdict, need);
+        needed(&mut text, verdict, need, verbose);
     }
     failed_processes(&mut text, verdict);
+    let mut held_by = None;
+    let mut rest = String::new();
     if verdict.outcome == Outcome::NotCovered {
         raised(&mut text, verdict, here);
         not_covered(&mut text, verdict, here);
@@ -69,29 +93,29 @@ pub(crate) fn text(
         waits(&mut text, verdict, here);
         // The memory of a job that failed for another reason is not the answer.
         if verdict.outcome != Outcome::Failed {
-            breakdown(&mut text, verdict, device);
+            breakdown(&mut text, verdict, device, verbose);
             together(&mut text, verdict, device);
             // PyTorch keeps a history, with lines, only of its own allocator.
-            if verdict.allocator.is_none() {
-                holders(&mut text, device, here);
-            }
-            others(&mut text, verdict, device);
+            held_by = Some(device).filter(|_| verdict.allocator.is_none());
+            others(&mut rest, verdict, device);
         }
     } else if output.is_some() {
         raised(&mut text, verdict, here);
     }
-    side_effects(&mut text, &verdict.side_effects);
-    gaps(&mut text, verdict);
+    side_effects(&mut rest, &verdict.side_effects);
+    gaps(&mut rest, verdict);
     if let Some(files) = &verdict.files {
-        file_changes(&mut text, files);
+        file_changes(&mut rest, files);
     }
     // A job that used no GPU ran on none.
     if let Some(gpu) = gpu.filter(|_| verdict.worst().is_some()) {
-        row(&mut text, "GPU", gpu);
+        row(&mut rest, "GPU", gpu);
     }
-    if let Some(output) = output {
+    let next = output.and_then(|output| next(verdict, output));
+    // The next command names the recording, too.
+    if let Some(output) = output.filter(|_| verbose || next.is_none()) {
         row(
-            &mut text,
+            &mut rest,
             "recording",
             &format!(
                 "{} ({}{})",
@@ -104,10 +128,25 @@ pub(crate) fn text(
                 }
             ),
         );
-        if let Some(next) = next(verdict, output) {
-            row(&mut text, "next", &format!("{HINT}{next}{HINT:#}"));
-        }
     }
+    if let Some(next) = next {
+        row(&mut rest, "next", &format!("{HINT}{next}{HINT:#}"));
+    }
+    if let Some(device) = held_by {
+        let most = match verdict.outcome {
+            Outcome::DoesNotFit => LINES.1,
+            _ => LINES.0,
+        };
+        // The title is a line, too.
+        let room = most.saturating_sub(text.lines().count() + rest.lines().count() + 1);
+        let shown = if verbose {
+            HOLDERS
+        } else {
+            room.clamp(1, TOP_HOLDERS)
+        };
+        holders(&mut text, device, here, shown);
+    }
+    text.push_str(&rest);
     text.trim_end().to_owned()
 }
 
@@ -213,7 +252,7 @@ fn side_effects(text: &mut String, effects: &SideEffects) {
     }
 }
 
-/// What was changed in the program: the answer is about the changed one.
+/// The changes in the program: the answer is about the changed one.
 fn changes(text: &mut String, verdict: &Verdict) {
     for change in &verdict.changes {
         let title = changes::find(&change.name).map_or(&change.name, |known| &known.title);
@@ -239,7 +278,7 @@ fn changes(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// What the changed program has the GPU do, so that changes can be compared.
+/// The GPU work of the changed program, so that changes can be compared.
 fn work(text: &mut String, verdict: &Verdict) {
     let Some(costs) = verdict.costs.filter(|_| !verdict.changes.is_empty()) else {
         return;
@@ -323,7 +362,7 @@ fn headline(verdict: &Verdict) -> String {
             if verdict.devices_total.is_empty() {
                 "it had not used a GPU until then".to_owned()
             } else {
-                format!("{} to spare until then", bytes(verdict.spare()))
+                format!("{} of headroom until then", bytes(verdict.spare()))
             }
         ),
         Outcome::Failed if hangs(verdict) => format!(
@@ -566,7 +605,7 @@ fn short(need: Option<&Need>) -> String {
         });
         return format!(": needs {least}{}{packed}", bytes(need.bytes));
     }
-    // Where both round to the same figure, only the difference says something.
+    // Where both round to the same figure, only the difference is informative.
     if need.short < need.bytes / 1000 {
         return format!(": needs {least}{} more", bytes(need.short));
     }
@@ -599,10 +638,11 @@ fn not_covered(text: &mut String, verdict: &Verdict, here: &Path) {
     );
 }
 
-/// How far from its limits the job is: name and text each. A text without a name belongs to the one before.
-pub(crate) fn distance(margin: &Margin) -> Vec<(&'static str, String)> {
+/// How far from its limits the job is: name and text each. A text without a name belongs to the one before. Parts of
+/// the overhead are one line unless all of them are wanted.
+pub(crate) fn distance(margin: &Margin, parts: bool) -> Vec<(&'static str, String)> {
     let headroom = if margin.after_ooms.is_some() {
-        "not known: where there is less memory, less is asked for".to_owned()
+        "not known: where there is less memory, less is requested".to_owned()
     } else {
         let how = if margin.smallest.is_some() {
             format!(" {DIM}(replayed){DIM:#}")
@@ -611,6 +651,17 @@ pub(crate) fn distance(margin: &Margin) -> Vec<(&'static str, String)> {
         };
         format!("{}{how}", bytes(margin.room))
     };
+    if !parts && margin.uncounted.len() > 1 {
+        let high = margin.uncounted.iter().map(|part| part.high).sum();
+        let what: Vec<&str> = margin.uncounted.iter().map(|part| &*part.what).collect();
+        let line = format!(
+            "{} to {} not counted: {}",
+            bytes(margin.low()),
+            bytes(high),
+            what.join(", ")
+        );
+        return vec![("headroom", headroom), ("overhead", line)];
+    }
     let overhead = margin.uncounted.iter().enumerate().map(|(number, part)| {
         let name = if number == 0 { "overhead" } else { "" };
         let range = format!("{} to {}", bytes(part.low), bytes(part.high));
@@ -639,7 +690,7 @@ pub(crate) fn evidence(need: &Need) -> &'static str {
 }
 
 /// How much the whole job takes.
-fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
+fn needed(text: &mut String, verdict: &Verdict, need: &Need, verbose: bool) {
     if is_own_limit(verdict) {
         if need.known != "unknown" {
             let what = "without the limit that the script sets itself, which the GPU would hold";
@@ -671,7 +722,7 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
             &format!("{WARN}or more{WARN:#}: run without a limit, the script {why}"),
         );
     }
-    if need.above.times > 0 {
+    if verbose && need.above.times > 0 {
         row(
             text,
             "above",
@@ -740,7 +791,7 @@ fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse, here: &Path
         }
         row(
             text,
-            "asked for",
+            "requested",
             &match &oom.call {
                 Some(call) => format!(
                     "{} with {} free, by {call}, outside PyTorch's allocator",
@@ -755,7 +806,7 @@ fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse, here: &Path
             },
         );
         if oom.own_limit {
-            let limit = "refused by PyTorch, which did not ask the GPU: the script limits its own memory, as by \
+            let limit = "refused by PyTorch, which did not query the GPU: the script limits its own memory, as by \
                          set_per_process_memory_fraction";
             row(text, "", limit);
         }
@@ -768,7 +819,7 @@ fn kind(exception: &Exception) -> &str {
     exception.kind.trim_start_matches("builtins.")
 }
 
-/// The message of an exception in a line. What a worker raised stands at the end of what it was caught with.
+/// The message of an exception in a line. The exception of a worker stands at the end of its wrapper's message.
 fn message_of(exception: &Exception) -> String {
     let mut lines = (exception.message.lines()).filter(|line| !line.trim().is_empty());
     let first = lines.next().unwrap_or_default();
@@ -811,7 +862,7 @@ fn more_gpus(text: &mut String, verdict: &Verdict, exception: &Exception) {
     }
 }
 
-fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
+fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse, verbose: bool) {
     let peak = &device.at_peak;
     let when = format!(
         "{:.2} s after the first event, event {} of {}",
@@ -845,7 +896,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     );
     let exact = match (recorded, verdict.assumes_sizes()) {
         (true, _) => "recorded",
-        // PyTorch's history has what was asked for; how far that was rounded follows from its rules.
+        // PyTorch's history has the requested size; how far that was rounded follows from its rules.
         (false, _) if verdict.is_measured() => "computed",
         (false, true) => "assumed",
         (false, false) => "exact",
@@ -878,27 +929,27 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     }
     let measured = verdict.is_measured();
     let context = if measured {
-        "beside PyTorch when the device was first asked: CUDA's own and its libraries'"
+        "outside PyTorch when the device was first queried: CUDA's own and its libraries'"
     } else {
         "CUDA's own"
     };
     part("context", peak.context, &verdict.context.known, context);
     if measured {
-        let what = "beside PyTorch since then: kernels, libraries, communication";
+        let what = "outside PyTorch since then: kernels, libraries, communication";
         part("other", peak.other, facts::MEASURED, what);
-    } else if device.reserved_known {
+    } else if device.reserved_known && (verbose || peak.other > 0) {
         let what = if own {
             "outside tonnage's allocator"
         } else {
             "outside PyTorch's allocator"
         };
         part("other", peak.other, exact, what);
-    } else {
+    } else if !device.reserved_known {
         part(
             "other",
             peak.cached + peak.other,
             exact,
-            "cached by PyTorch or outside of it, which its history would tell",
+            "cached by PyTorch or outside of it, which its history would show",
         );
     }
     if peak.managed > 0 {
@@ -918,7 +969,8 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         };
         part("others", peak.other_processes, known, what);
     }
-    if !is_torchs {
+    // Where a figure is missing, the line gives the reason.
+    if !is_torchs || (!verbose && device.reserved_known) {
         return;
     }
     let reserved = if device.reserved_known {
@@ -944,7 +996,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     );
 }
 
-/// What all processes on the GPU that is shown have in use together: the room on it is what they leave.
+/// The memory that all processes on the shown GPU use together: the rest is free on it.
 fn together(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     let total = verdict.total(device.device);
     let Some(total) = total.filter(|total| total.processes > 1) else {
@@ -970,12 +1022,12 @@ fn together(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     );
 }
 
-fn holders(text: &mut String, device: &DeviceUse, here: &Path) {
+fn holders(text: &mut String, device: &DeviceUse, here: &Path, shown: usize) {
     if device.holders.is_empty() {
         return;
     }
     text.push_str("  held by\n");
-    for holder in device.holders.iter().take(HOLDERS) {
+    for holder in device.holders.iter().take(shown) {
         let blocks = plural(holder.blocks, "block");
         let place = if holder.place.is_none() && !device.reserved_known {
             "lines are not known, as PyTorch's history is missing".to_owned()
@@ -992,7 +1044,7 @@ fn alike<'a>(devices: &[&'a DeviceUse]) -> Vec<Vec<&'a DeviceUse>> {
     let figures = |device: &DeviceUse| (device.peak_used, device.peak_allocated);
     let mut groups: Vec<Vec<&DeviceUse>> = Vec::new();
     for &device in devices {
-        // Each on a GPU of its own, or all on the same.
+        // Each on its own GPU, or all on the same.
         let lies_as_they_do = |group: &[&DeviceUse]| {
             let here = |one: &&DeviceUse| one.device == device.device;
             if group.len() > 1 && group[0].device == group[1].device {
@@ -1135,7 +1187,7 @@ fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
     }
 }
 
-/// What may make the figures wrong.
+/// The reasons why the figures may be wrong.
 fn gaps(text: &mut String, verdict: &Verdict) {
     if !verdict.unmodelled.is_empty() {
         let mut names: Vec<_> = verdict.unmodelled.iter().collect();
@@ -1189,7 +1241,7 @@ fn failures(text: &mut String, verdict: &Verdict) {
     );
 }
 
-/// The command that most people would type next: the one that says why, and what would help.
+/// The command that most people would type next: the one that prints why, and what would help.
 fn next(verdict: &Verdict, output: &Path) -> Option<String> {
     match verdict.outcome {
         // The explanation follows, with its own next command.
@@ -1394,22 +1446,26 @@ mod tests {
     }
 
     fn shown(verdict: &Verdict) -> String {
+        answer(verdict, false)
+    }
+
+    fn answer(verdict: &Verdict, verbose: bool) -> String {
         let mut collected = Collected::default();
         (collected.processes, collected.events) = (1, 5000);
         let cause = (verdict.outcome == Outcome::DoesNotFit).then(|| Cause {
             code: "TN204",
             title: "the optimizer makes the peak",
             sentence: String::new(),
+            fix: Some("use SGD at /job/train.py:3 (computed: the whole job then fits)".to_owned()),
         });
-        let styled = text(
-            verdict,
-            cause.as_ref(),
-            &collected,
-            (verdict.outcome != Outcome::Failed || !verdict.devices.is_empty())
-                .then_some(Path::new("train.tonnage")),
-            None,
-            Path::new("/job"),
-        );
+        let used = verdict.outcome != Outcome::Failed || !verdict.devices.is_empty();
+        let settings = Shown {
+            output: used.then_some(Path::new("train.tonnage")),
+            gpu: None,
+            here: Path::new("/job"),
+            verbose,
+        };
+        let styled = text(verdict, cause.as_ref(), &collected, &settings);
         anstream::adapter::strip_str(&styled).to_string()
     }
 
@@ -1417,15 +1473,13 @@ mod tests {
     fn a_gpu_that_no_option_names_is_mentioned_with_its_source() {
         let gpu = "a100-80gb, named in pyproject.toml";
         let shown = |verdict: &Verdict| {
-            let collected = Collected::default();
-            text(
-                verdict,
-                None,
-                &collected,
-                None,
-                Some(gpu),
-                Path::new("/job"),
-            )
+            let settings = Shown {
+                output: None,
+                gpu: Some(gpu),
+                here: Path::new("/job"),
+                verbose: false,
+            };
+            text(verdict, None, &Collected::default(), &settings)
         };
         let row = format!("  GPU          {gpu}");
         assert!(shown(&verdict()).contains(&row), "{}", shown(&verdict()));
@@ -1480,6 +1534,25 @@ mod tests {
     #[test]
     fn a_run_that_fits() {
         insta::assert_snapshot!(shown(&verdict()));
+        insta::assert_snapshot!("a_run_that_fits_verbose", answer(&verdict(), true));
+    }
+
+    #[test]
+    fn an_answer_has_few_lines() {
+        let mut verdict = verdict();
+        let holder = verdict.devices[0].holders[0].clone();
+        verdict.devices[0].holders = vec![holder; 8];
+        let margin = verdict.margin.as_mut().unwrap();
+        let part = margin.uncounted[0].clone();
+        margin.uncounted.push(part);
+        assert_eq!(shown(&verdict).lines().count(), LINES.0);
+        let mut files = FileChanges::new(facts::Protection::Overlay);
+        files.new = 3;
+        verdict.files = Some(files);
+        let text = shown(&verdict);
+        assert_eq!(text.lines().count(), LINES.0, "{text}");
+        assert!(text.contains("3 new by the job"), "{text}");
+        assert!(answer(&verdict, true).lines().count() > LINES.0);
     }
 
     #[test]
@@ -1581,7 +1654,7 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("needs "), "{text}");
-        assert!(text.contains("refused by PyTorch, which did not ask the GPU"));
+        assert!(text.contains("refused by PyTorch, which did not query the GPU"));
         verdict.need = Some(Need {
             device: 0,
             bytes: 78 << 30,

@@ -22,7 +22,7 @@ pub(crate) struct Screen {
     line: Option<StatusLine>,
     stop: Arc<AtomicBool>,
     watcher: Option<Sender<String>>,
-    /// Whether it was said that the peak has not grown for long; said once, of the first run.
+    /// Whether the screen showed that the peak has not grown for long; shown once, for the first run.
     said_quiet: bool,
 }
 
@@ -42,7 +42,7 @@ impl Screen {
         }
     }
 
-    /// For a real GPU, where a long job without a new peak is what everybody wants.
+    /// For a real GPU, where a long job without a new peak is desired.
     pub(crate) fn on_real_gpu(self) -> Self {
         Self {
             said_quiet: true,
@@ -79,7 +79,7 @@ impl Observer for Screen {
             line.show(&figures(progress));
         }
         if let Some(watcher) = &self.watcher {
-            // Who does not listen any more does not want to know.
+            // A client that does not listen any more does not want to know.
             let _ = watcher.send(figures(progress));
         }
         if self.stop.load(Ordering::Relaxed) {

@@ -19,7 +19,7 @@ export class AddressPanel {
   readonly picture: AddressPicture;
   private readonly sum = el("span", { class: "sum" });
   private readonly note = el("p", { class: "note" });
-  private readonly pinned = el("li", { hidden: true }, el("span", { class: "swatch pin" }), " keeps the hole beside it from being given back");
+  private readonly pinned = el("li", { hidden: true }, el("span", { class: "swatch pin" }), " keeps the gap beside it from being given back");
   private readonly blockTable: Table;
   private readonly segmentTable: Table;
   private rows: number[] = [];
@@ -33,7 +33,7 @@ export class AddressPanel {
       tip,
       pane.colors,
       (block, row) => pane.pickBlock(block, row),
-      "Address space over time: live blocks and holes inside segments. Arrow keys pan, plus and minus zoom; with Shift they move and zoom in addresses. The table below lists the blocks.",
+      "Address space over time: live blocks and gaps inside segments. Arrow keys pan, plus and minus zoom; with Shift they move and zoom in addresses. The table below lists the blocks.",
     );
     this.blockTable = new Table(
       "Blocks alive at the chosen moment, the largest first",
@@ -50,13 +50,13 @@ export class AddressPanel {
       ],
       (row) => pane.pickBlock(this.rows[row], view.moment),
     );
-    this.segmentTable = new Table("Segments at the chosen moment; holes are between the drawn blocks", [
+    this.segmentTable = new Table("Segments at the chosen moment; gaps are between the drawn blocks", [
       { name: "address", kind: "hex" },
       { name: "size", kind: "bytes" },
       { name: "in blocks", kind: "bytes" },
       { name: "free", kind: "bytes" },
-      { name: "holes", kind: "count" },
-      { name: "largest hole", kind: "bytes" },
+      { name: "gaps", kind: "count" },
+      { name: "largest gap", kind: "bytes" },
       { name: "blocks", kind: "count" },
       { name: "stream", kind: "hex" },
     ]);
@@ -76,7 +76,7 @@ export class AddressPanel {
         { class: "legend" },
         el("li", {}, "colors as above"),
         this.pinned,
-        el("li", {}, el("span", { class: "swatch hole" }), " a hole: cached by PyTorch, free"),
+        el("li", {}, el("span", { class: "swatch hole" }), " a gap: cached by PyTorch, free"),
         el("li", {}, el("span", { class: "swatch rest" }), " covered by smaller blocks"),
         el("li", {}, "blank: not obtained from the driver"),
       ),
@@ -87,7 +87,7 @@ export class AddressPanel {
         "Drag to pan, Ctrl or ⌘ with the wheel to zoom, with Shift in addresses; Shift and drag zooms into both. A click on a block shows its whole stack.",
       ),
       folded("Table: blocks alive at the chosen moment", this.blockTable.element),
-      folded("Table: segments and their holes", this.segmentTable.element),
+      folded("Table: segments and their gaps", this.segmentTable.element),
     );
   }
 

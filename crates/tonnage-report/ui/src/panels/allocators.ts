@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What other allocators would have held for the same requests, folded away until it is asked for.
+// The memory of other allocators for the same requests, folded away until the reader opens it.
 
 import type { PaneContext } from "../context";
 import { plural } from "../format";

@@ -80,7 +80,7 @@ function fixes(all: Proposal[]): HTMLElement {
   return el(
     "div",
     { class: "fixes" },
-    el("h3", {}, "What helps"),
+    el("h3", {}, "Fixes"),
     el(
       "ol",
       {},

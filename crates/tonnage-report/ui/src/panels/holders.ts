@@ -46,7 +46,7 @@ export class HoldersPanel {
       { name: "blocks", kind: "count" },
       { name: "category known", kind: "text" },
     ]);
-    this.element = section(pane.id("moment"), "Who holds it", this.when);
+    this.element = section(pane.id("moment"), "Holders", this.when);
     this.element.append(
       this.bar,
       this.list,
@@ -100,7 +100,7 @@ export class HoldersPanel {
       const pins = of.blocks.filter((block) => pinning.has(block)).length;
       const found = !view.found || of.blocks.some((block) => view.found?.[block]);
       const button = el("button", { type: "button", class: `holder${found ? "" : " dim"}`, title: exact(of.bytes) }, ...row(`c${of.category}`, of.bytes, groupLabel(blocks, of), groupPlace(timeline, of)));
-      if (pins > 0) button.querySelector(".label")?.append(el("span", { class: "tag bad" }, pins === of.blocks.length ? "pin holes" : `${count(pins)} of them pin holes`));
+      if (pins > 0) button.querySelector(".label")?.append(el("span", { class: "tag bad" }, pins === of.blocks.length ? "pin gaps" : `${count(pins)} of them pin gaps`));
       button.addEventListener("click", () => this.pane.pickGroup(of));
       return el("li", {}, button);
     });

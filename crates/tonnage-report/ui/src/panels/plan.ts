@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the blocks would take if their lifetimes had been known beforehand, folded away until it is asked for.
+// The size of the blocks if their lifetimes had been known beforehand, folded away until the reader opens it.
 
 import { AddressPicture } from "../addresses";
 import type { PaneContext } from "../context";

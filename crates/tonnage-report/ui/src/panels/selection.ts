@@ -30,10 +30,10 @@ export class SelectionPanel {
   clear(): void {
     this.element.classList.add("empty");
     this.close.hidden = true;
-    this.body.replaceChildren(el("p", { class: "note" }, "Click a finding, a line of “Who holds it” or a block: its figures and its whole stack stay here."));
+    this.body.replaceChildren(el("p", { class: "note" }, "Click a finding, a line of “Holders” or a block: its figures and its whole stack stay here."));
   }
 
-  /** Whether what is shown was not asked for: then it does not lie over the pictures where the screen is narrow. */
+  /** Whether the shown block was not requested: then it does not lie over the pictures where the screen is narrow. */
   set unasked(unasked: boolean) {
     this.element.classList.toggle("unasked", unasked);
   }

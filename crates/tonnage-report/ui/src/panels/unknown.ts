@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the recording cannot say, and what the page leaves out.
+// Facts that the recording does not contain, and the omissions of the page.
 
 import type { PaneContext } from "../context";
 import { el, prose } from "../dom";

@@ -44,7 +44,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.name:
             return None
-        # Those before this one did not find it, and another one of this class may watch the same module.
+        # The finders before this one did not find it, and another one of this class may watch the same module.
         position = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
         for finder in sys.meta_path[position:]:
             find = getattr(finder, "find_spec", None)

@@ -68,7 +68,7 @@ class Failures:
                 self._write(function)
 
     def begin_anew(self, keep: bool) -> None:
-        """A fork goes on with counts of its own. A variant keeps those of its fork server, which has no log."""
+        """A fork goes on with its own counts. A variant keeps those of its fork server, which has no log."""
         self.written.clear()
         if not keep:
             self.counts.clear()

@@ -2,8 +2,8 @@
 """A fork server: imports what a script imports, then forks a process for each variant of a job.
 
 It runs at the start of the interpreter that was to run the script. In the process of a variant it returns, and the
-interpreter goes on with the script as usual: same `__main__`, same frames, same end. Lines of JSON on a socket say what
-to do and what happened.
+interpreter goes on with the script as usual: same `__main__`, same frames, same end. Lines of JSON on a socket
+are the requests and the events.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Server:
             # The output of an import that waits in a buffer would be written by each child.
             sys.stdout.flush()
             sys.stderr.flush()
-            # Native threads, such as those of OpenMP, are not there in a child, which would wait for them for ever.
+            # Native threads, such as those of OpenMP, are not there in a child, which would wait for them forever.
             has_threads = len(os.listdir("/proc/self/task")) > 1
             output = self.outputs.pop(0)
             child = os.fork()
@@ -117,7 +117,7 @@ class _Server:
         os.close(output)
         for name, value in request["environment"].items():
             _set_variable(name, value)
-        # The variant writes to a view of its own, which the library knows by the variables that were just set.
+        # The variant writes to its own view, which the library knows by the variables that were just set.
         if self.library.tonnage_enter_files() != 0:
             os._exit(_UNPROTECTED)
         os.environ.pop("TONNAGE_FILES_ENTER", None)
@@ -133,7 +133,7 @@ class _Server:
         return request["hook"]
 
     def _receive(self) -> Any:
-        """The next request, or None when there will be no more. Tells meanwhile which children have ended."""
+        """The next request, or None when there will be no more. Reports meanwhile which children have ended."""
         while b"\n" not in self.buffer:
             readable, _, _ = select.select([self.connection], [], [], _POLL if self.children else None)
             if readable:

@@ -6,7 +6,7 @@ A missing name switches off the part of the hook that needs it, and becomes a li
 of that part. The job goes on.
 
 A name is written as `module:attribute.attribute`. `>` leads to an attribute of instances, which a function of their
-class names: `torch._ops:OpOverload.__init__>_op`. Of several names, `a | b`, one is enough.
+class names: `torch._ops:OpOverload.__init__>_op`. One of several names, `a | b`, is enough.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _FROM_2_6 = f"2.6–{_NEWEST}"
 _FROM_2_15 = f"2.15–{_NEWEST}"
 
 # The part, the name, and the oldest and the newest release of torch with which the name was seen, also where it is a
-# name of another package. Of the standard library, the releases of Python.
+# name of another package. For the standard library, the releases of Python.
 _C = "torch._C:"
 _C10D = "torch.distributed.distributed_c10d:"
 _DISPATCH = "torch.utils._python_dispatch:"
@@ -108,7 +108,7 @@ NEEDS = (
     ("values", _C + "_disabled_torch_dispatch_impl", _FROM_2_1),
     ("values", _C + "_dispatch_has_kernel_for_dispatch_key", _FROM_2_1),
     ("values", _C + "_dispatch_tls_set_dispatch_key_excluded", _FROM_2_1),
-    ("values", _C + "_parse_dispatch_key", _FROM_2_1),
+    ("values", _C + "_dispatch_key_parse", _FROM_2_1),
     ("masks", _C + "_autograd._get_sequence_nr", _FROM_2_15),
     ("values", "torch._ops:HigherOrderOperator", _FROM_2_1),
     ("values", "torch._ops:OpOverload.__init__>_op", _FROM_2_1),
@@ -212,7 +212,7 @@ class Needs:
         self.wanted.update(parts)
         for part, name, _ in NEEDS:
             if part in parts:
-                self._look(part, name)
+                self._check_name(part, name)
 
     def begin_anew(self) -> None:
         """A variant reports the names that its fork server missed: the server has no log."""
@@ -232,7 +232,7 @@ class Needs:
         found = True
         for part, name, _ in NEEDS:
             if part in self.wanted and module in modules_of(name):
-                self._look(part, name)
+                self._check_name(part, name)
                 found = found and self.has(part)
         return found
 
@@ -241,7 +241,7 @@ class Needs:
         self.imported(module)
         return [name for _, name, _ in NEEDS if module in modules_of(name) and is_there(name) is False]
 
-    def _look(self, part: str, name: str) -> None:
+    def _check_name(self, part: str, name: str) -> None:
         if is_there(name) is not False or name in self.reported:
             return
         self.reported.add(name)

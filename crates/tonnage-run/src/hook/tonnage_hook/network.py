@@ -572,7 +572,7 @@ class _FakeSocket:
 
 
 class _Arrived:
-    """What has arrived of an upload in pieces."""
+    """The parts of an upload in pieces that have arrived."""
 
     def __init__(self):
         self.length = 0

@@ -57,7 +57,7 @@ def _trackers(offline: Offline) -> Any:
 
 
 class Offline:
-    """What this process does not upload."""
+    """The uploads that this process does not make."""
 
     def __init__(self, note: Writer, missing_of: Callable[[str], list[str]]) -> None:
         self.note = note

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Ends the process without what is called at its end.
 leave = os._exit
 _recorder: Any = None
-# What keeps this process from uploading.
+# Prevents uploads of this process.
 _offline: Offline | None = None
 _imports: Imports | None = None
 # Whether this process is a fork server, which records nothing itself.
@@ -93,7 +93,7 @@ def _leave_libraries() -> None:
             left.append(sys.modules.pop(name))
     # Nobody lets go of it again.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
-    # What is in a reference cycle at the end is not freed then: the system takes it with the process.
+    # Objects in a reference cycle at the end are not freed then: the system takes them with the process.
     gc.freeze()
 
 
@@ -145,7 +145,7 @@ def _report_exception(
 
 def _hear_interrupts() -> None:
     """Lets an interrupt end the script where it was started with interrupts ignored, as shells start what runs in the
-    background: `tonnage run` passes interrupts on, and only a script that hears them hands over what it recorded."""
+    background: `tonnage run` passes interrupts on, and only a script that receives them hands over its records."""
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -43,7 +43,7 @@ class Trackers:
 
     def change_wandb(self, module):
         begin = module.init
-        # Its service is a process of its own, which reads the variable.
+        # Its service is a separate process, which reads the variable.
         if os.environ.get("WANDB_MODE") not in _WANDB_QUIET:
             os.environ["WANDB_MODE"] = "offline"
 

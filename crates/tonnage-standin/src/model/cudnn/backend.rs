@@ -306,7 +306,7 @@ pub(crate) fn cudnnBackendExecute(handle: Ptr, _plan: Ptr, _pack: Ptr) -> i32 {
     SUCCESS
 }
 
-/// What is answered without a library that can do without a device.
+/// The answers without a library that can do without a device.
 mod stub {
     use super::{BTreeMap, Lock, MutexGuard, Out, OutArray, Ptr, SUCCESS, attribute, guessed};
 

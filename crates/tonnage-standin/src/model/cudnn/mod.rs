@@ -5,7 +5,7 @@
 //!   attention that torch builds as graphs;
 //! * [`recurrent`] knows how the weights of recurrent networks lie in memory.
 //!
-//! Torch compares the version with the one it was built for, so it is asked of
+//! Torch compares the version with the one it was built for, so it is queried from
 //! the user's library. Sizes that only a library with a device can give are
 //! answered with zero and named to the user.
 
@@ -44,7 +44,7 @@ pub(super) const NAMES: [&std::ffi::CStr; 2] = [c"libcudnn.so.9", c"libcudnn.so.
 // Versions.
 
 pub(crate) fn cudnnGetVersion() -> usize {
-    // Asked for every graph, so the answer is kept once there is one.
+    // Queried for every graph, so the answer is kept once there is one.
     static VERSION: Lazy<usize> = Lazy::new();
     VERSION
         .get_or_try_find(|| real::number(&NAMES, c"cudnnGetVersion"))
@@ -84,7 +84,7 @@ pub(crate) fn cudnnGetErrorString(status: i32) -> Ptr {
     Ptr::text(static_text(name.to_owned()))
 }
 
-/// What the user's library says of the last graph it refused.
+/// The message of the user's library about the last graph it refused.
 pub(crate) fn cudnnGetLastErrorString(message: OutText, _room: usize) {
     message.set("");
     if let Some(address) = real::function(&NAMES, c"cudnnGetLastErrorString") {
@@ -280,8 +280,8 @@ fn one_algorithm(requested: i32, returned: &Out<i32>, results: &OutArray<[u8; AL
         return BAD_PARAM;
     }
     results.set(0, [0; ALGORITHM]);
-    results.put(0, 1_i32);
-    results.put(24, 1_i32);
+    results.write_at(0, 1_i32);
+    results.write_at(24, 1_i32);
     returned.set(1);
     SUCCESS
 }

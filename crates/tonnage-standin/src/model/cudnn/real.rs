@@ -3,7 +3,7 @@
 //!
 //! Torch finds them by its run path, so they are in the process whether a
 //! program calls them or not. Few of their functions need no device; those are
-//! asked, so that versions and sizes are the user's and not ours.
+//! called, so that versions and sizes are the user's and not ours.
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -40,7 +40,7 @@ fn call_once<R>(symbol: &'static CStr, call: impl FnOnce() -> R) -> Option<R> {
 /// may be the stand-in under another name, which would call itself forever.
 pub(crate) fn function(names: &[&CStr], symbol: &CStr) -> Option<usize> {
     names.iter().find_map(|name| {
-        // SAFETY: asks for a library that is loaded already; loads nothing.
+        // SAFETY: queries a library that is loaded already; loads nothing.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
         if library.is_null() {
             return None;
@@ -61,7 +61,7 @@ pub(crate) fn function(names: &[&CStr], symbol: &CStr) -> Option<usize> {
     })
 }
 
-/// Asks a library for a part of its version, by the function all of them have.
+/// Queries a library for a part of its version, by the function all of them have.
 pub(crate) fn property(names: &[&CStr], symbol: &'static CStr, part: i32) -> Option<i32> {
     let address = function(names, symbol)?;
     let mut value = 0_i32;
@@ -73,10 +73,10 @@ pub(crate) fn property(names: &[&CStr], symbol: &'static CStr, part: i32) -> Opt
     (status == 0).then_some(value)
 }
 
-/// Asks a library for its version as one number.
+/// Queries a library for its version as one number.
 pub(crate) fn number(names: &[&CStr], symbol: &'static CStr) -> Option<usize> {
     let address = function(names, symbol)?;
-    // SAFETY: the functions asked this way take nothing and return a size.
+    // SAFETY: the functions called this way take nothing and return a size.
     call_once(symbol, || unsafe {
         let ask: unsafe extern "C" fn() -> usize = std::mem::transmute(address);
         ask()

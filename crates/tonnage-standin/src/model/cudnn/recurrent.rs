@@ -6,7 +6,7 @@
 //! checks that gates follow one another. The size is the sum of the parts,
 //! which torch relies on when it flattens the weights of a module.
 //!
-//! What a forward pass reserves for its backward pass is not documented; the
+//! The space that a forward pass reserves for its backward pass is not documented; the
 //! answer is what has to be kept by the equations, and named to the user.
 //!
 //! Torch up to 2.1 calls the interface of cuDNN 8 and older, which names the
@@ -20,7 +20,7 @@ use super::{BAD_PARAM, SUCCESS, describe, element_size, guessed, shape};
 use crate::ffi::{Out, Ptr};
 use crate::fork::Lock;
 
-/// Both the input's and the recurrent matrices have a bias, unless it is said otherwise.
+/// Both the input's and the recurrent matrices have a bias, unless the program sets otherwise.
 const BOTH_BIASES: i32 = 2;
 
 #[derive(Clone, Copy, Default)]
@@ -31,7 +31,7 @@ struct Network {
     data_type: i32,
     input: usize,
     hidden: usize,
-    /// What a layer puts out: the projection, where there is one.
+    /// The size of a layer's output: the projection, where there is one.
     output: usize,
     layers: usize,
 }

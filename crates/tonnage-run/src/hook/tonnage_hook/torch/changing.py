@@ -3,8 +3,8 @@
 
 Each change is one file of the folder `changes`: a class `Change` whose base is
 here. It is installed when torch has been imported, changes what it finds, and
-says at the end what it did, where, and which lines do the same by hand. Where
-it does not apply, the program goes on as it is and the note says why.
+reports at the end what it did, where, and which lines do the same by hand. Where
+it does not apply, the program goes on as it is and the note has the reason.
 
 A function of torch that a change replaces keeps its file and its line, so a
 traceback of the script shows torch and nothing else. No tensor is ever kept.
@@ -226,7 +226,7 @@ def model_of_transformers(module):
 
 
 def name_of(thing, fallback):
-    """What a global variable of the script calls it."""
+    """The global variable of the script that refers to it."""
     frame = sys._getframe(1)
     while frame is not None:
         if _is_users(frame.f_code.co_filename):
@@ -238,9 +238,9 @@ def name_of(thing, fallback):
 
 
 class Base:
-    """What every change has: `install` is called once, `finish` at the end."""
+    """The part that all changes have in common: `install` is called once, `finish` at the end."""
 
-    # What is said where nothing was found to change.
+    # The reason where nothing was found to change.
     nothing = "nothing in the program was found that it could change"
 
     def __init__(self, torch, note):
@@ -327,7 +327,7 @@ class Base:
         self.tell()
 
     def refused(self, why, already=False):
-        """It does not apply, for this reason; the first reason is told."""
+        """It does not apply, for this reason; the first reason is reported."""
         self.why = self.why or why
         self.already = self.already or already
 
@@ -359,7 +359,7 @@ class OfOptimizers(Base):
     """A change to optimizers of torch.optim as they are made."""
 
     nothing = "no optimizer of torch.optim was made"
-    # Those it is made for; None is all.
+    # The kinds that it is made for; None is all.
     kinds: tuple[str, ...] | None = None
 
     def install(self):
@@ -425,7 +425,7 @@ class AnotherOptimizer(Base):
     others: tuple[tuple[str, str, str, str], ...] = ()
     # Options that mean the same for both.
     same: tuple[str, ...] = ("lr", "betas", "eps", "weight_decay", "amsgrad")
-    # What the Trainer of transformers calls it.
+    # The name of it in the Trainer of transformers.
     trainers: str | None = None
 
     def install(self):
@@ -526,7 +526,7 @@ class RepeatedBlocks(OfBlocks):
         model = model_of_transformers(module)
         if model is not None and model.supports_gradient_checkpointing:
             # Its layers fill a cache as they run, which a second run would fill again.
-            self.refused("a model of transformers has a switch of its own: use the change checkpointing")
+            self.refused("a model of transformers has its own switch: use the change checkpointing")
             return
         for root in self.whole(module):
             for path, children in self.lists(root):
@@ -621,7 +621,7 @@ class Sharded(OfBlocks):
         distributed = self.torch.distributed
         ranks = self.torch.cuda.device_count()
         if ranks < 2:
-            self.refused("the machine has one GPU: --gpus says how many")
+            self.refused("the machine has one GPU: --gpus sets how many")
         elif not distributed.is_available():
             self.refused("this torch has no torch.distributed")
         elif self.done:
@@ -643,7 +643,7 @@ class Sharded(OfBlocks):
 
 
 class Changes:
-    """The changes that were asked for, in their order."""
+    """The changes that were requested, in their order."""
 
     def __init__(self, torch, names, note):
         self.changes = []

@@ -3,18 +3,18 @@
 
 Triton's autotuner and those of Inductor compile many variants of a kernel, time
 them and take the fastest. In a dry run nothing takes time, so the comparison
-says nothing, and compiling takes minutes. Here the first candidate that compiles
-is taken; where Inductor chooses between a library and kernels of its own, the
-library. Which one a GPU would take is unknown by nature, and the verdict says so.
+reports nothing, and compiling takes minutes. Here the first candidate that compiles
+is taken; where Inductor chooses between a library and its own kernels, the
+library. Which one a GPU would take is unknown by nature, and the verdict reports it.
 
 FlashInfer and SGLang compile kernels with nvcc when they are first used, and so
-does whoever loads sources with TVM's FFI. Where there is no nvcc, a GPU's machine
+does a program that loads sources with TVM's FFI. Where there is no nvcc, a GPU's machine
 would have one, and so would have taken these kernels: a module whose functions do
 nothing takes their place. Results and work space are allocated in Python, before
 such a function is called; the verdict names the modules.
 
 CuTe's kernels in Python, of CUTLASS, are launched by a library that has a CUDA
-runtime of its own, which fails here. They allocate nothing, so they are neither
+separate runtime, which fails here. They allocate nothing, so they are neither
 compiled nor launched.
 """
 
@@ -28,13 +28,13 @@ from tonnage_hook.failures import swallow
 class Compilers:
     def __init__(self, note, forget):
         self.note = note
-        # Told of each tensor that a kernel may have written, and that was not computed.
+        # Called with each tensor that a kernel may have written, and that was not computed.
         self.forget = forget
         # Whether a choice was made that goes by time on a GPU.
         self.chose = False
 
     def modules(self):
-        """What to do when these modules have been imported."""
+        """The actions after the import of each module."""
         return {
             "triton.common.build": self._find_driver,
             "triton.runtime.autotuner": self._change_triton,
@@ -50,7 +50,7 @@ class Compilers:
         }
 
     def _find_driver(self, module):
-        """Triton of torch 2.1 asks only the system where the driver's library is."""
+        """Triton of torch 2.1 queries only the system where the driver's library is."""
         ask = getattr(module, "libcuda_dirs", None)
         if ask is None:
             return
@@ -110,7 +110,8 @@ class Compilers:
             tuner.coordinate_descent_tuning = lambda this, launcher, *_, **__: launcher
 
     def _watch_launches(self, tuner):
-        """What Inductor's kernels change in place is not computed, and no operator of torch tells of it."""
+        """Marks tensors that Inductor's kernels change in place: their values are not computed, and no operator
+        reports it."""
         run = getattr(tuner, "run", None)
         if run is None:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What a function of Python does with a value, from its byte code: whether it decides by it, and what it calls it.
+"""What a function of Python does with a value, from its byte code: whether it branches on it, and what it calls it.
 
 A value that is read from the device is followed from the instruction that makes it: through the stack of the
 interpreter, into the variables that it is stored in and from each of their uses. Nothing of the program is run or
@@ -9,7 +9,7 @@ changed for that.
 import dis
 import functools
 
-# Instructions that decide by the value on top of the stack.
+# Instructions that branch on the value on top of the stack.
 _JUMPS = (
     "POP_JUMP_IF",
     "POP_JUMP_FORWARD_IF",
@@ -21,7 +21,7 @@ _JUMPS = (
     "GET_ITER",
     "BUILD_SLICE",
 )
-# What instructions take from the stack; those that are not here take what they do not give back.
+# The number of values that instructions take from the stack; other instructions take what they do not give back.
 _TAKEN = {
     "BINARY_SLICE": 3,
     "COMPARE_OP": 2,
@@ -52,7 +52,7 @@ _TAKEN_BY_COUNT = {
     "CALL_KW": (1, 3),
     "CALL_METHOD": (1, 2),
 }
-# What a tensor has that says nothing of its values.
+# Attributes of a tensor that do not depend on its values.
 _OF_NO_VALUE = {"device", "dim", "dtype", "is_cuda", "nbytes", "ndim", "numel", "requires_grad", "shape", "size"}
 _INTO_TEXT = ("FORMAT_", "RAISE_", "YIELD_")
 
@@ -125,7 +125,7 @@ def leads_to_decision(code, offset):
 
 
 def _follow(instructions, place, index, depth):
-    """Follows a value from an instruction on, with so many others above it on the stack. Says whether it decides, or
+    """Follows a value from an instruction on, with so many others above it on the stack. Reports whether it decides, or
     None if it is returned, and the variables that it is stored in."""
     held = {depth}
     for _ in range(200):
@@ -176,7 +176,7 @@ def _follow(instructions, place, index, depth):
         if name.startswith("STORE_"):
             return False, {one.argval}
         if name in ("LIST_APPEND", "SET_ADD", "MAP_ADD"):
-            # In a comprehension: a function of its own, or a loop on the way to its end.
+            # In a comprehension: its own function, or a loop on the way to its end.
             ends = [at for at in range(index, len(instructions)) if instructions[at].opname == "END_FOR"]
             if not ends:
                 return None, set()

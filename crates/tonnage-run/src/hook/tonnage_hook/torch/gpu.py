@@ -2,13 +2,13 @@
 """Takes the place of the stand-in where the GPU is a real one: `tonnage record`.
 
 It has the functions of the stand-in that the other files call, and writes the
-same files. What the stand-in sees of torch's allocator and this cannot see is
-left to whoever reads the files: there the notes of the program are put among
+same files. Events of torch's allocator that only the stand-in sees are
+left to the reader of the files: there the notes of the program are put among
 the rows of torch's history by their times, which come from the same clock.
 
-The GPU is asked how much of it is in use at the first mark, at each drain, at an
+The GPU is queried how much of it is in use at the first mark, at each drain, at an
 out-of-memory and at the end. A context is never made for that: only devices that
-have one already are asked.
+have one already are queried.
 
 Nothing here grows with the length of the run but the files, and those are cut
 off where there is no more room.
@@ -48,14 +48,14 @@ _SECONDS_PER_DRAIN = 0.5
 # Texts and lists that are remembered so as not to be written twice.
 _MAX_TEXTS = 100_000
 _MAX_LISTS = 256
-# A pool that nobody has: a snapshot of it has the history and no blocks.
+# A pool that does not exist: a snapshot of it has the history and no blocks.
 _NO_POOL = (0, (1 << 31) - 1)
 # A census of what holds the memory is due at this many bytes, and a quarter above the last.
 _CENSUS_LEAST = 64 << 20
 
 
 class _Nvml:
-    """What the driver's library for monitoring says of the memory of a process."""
+    """The driver's library for monitoring, which reports the memory of a process."""
 
     class _Process(ctypes.Structure):
         _fields_ = (
@@ -89,7 +89,7 @@ class _Nvml:
         return self.handles[device]
 
     def free(self, device):
-        """Bytes that are free on a device, whoever asks; no context is made for it."""
+        """Bytes that are free on a device, for all processes; no context is made for the query."""
         try:
             handle = self._handle(device) if self.library is not None else None
             # Total, free, used.
@@ -113,8 +113,8 @@ class _Nvml:
             swallow("_Nvml.uuid", error)
             return None
 
-    def own(self, device):
-        """Bytes of this process on a device; none if the driver does not say, as in many containers."""
+    def read_own_bytes(self, device):
+        """Bytes of this process on a device; none if the driver does not report them, as in many containers."""
         if self.library is None:
             return None
         try:
@@ -127,11 +127,11 @@ class _Nvml:
             if ask(handle, ctypes.byref(count), processes) != 0:
                 return None
             pid = os.getpid()
-            # All ones: the driver cannot tell.
+            # All ones: the driver cannot report it.
             found = [one.bytes for one in processes[: count.value] if one.pid == pid and one.bytes < 1 << 62]
             return found[0] if len(found) == 1 else None
         except Exception as error:
-            swallow("_Nvml.own", error)
+            swallow("_Nvml.read_own_bytes", error)
             return None
 
 
@@ -180,7 +180,7 @@ class _Files:
             if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino):
                 raise OSError
         except OSError:
-            # The program closed the descriptor, and may use its number for a file of its own.
+            # The program closed the descriptor, and may use its number for its own file.
             self.log = self._open_log()
         view = memoryview(record)
         while view:
@@ -265,7 +265,7 @@ class Gpu:
     # The files.
 
     def _write(self, write):
-        """Calls a function with the files of this process. What cannot be written ends the recording, not the run."""
+        """Calls a function with the files of this process. A failed write ends the recording, not the run."""
         if self.stopped or self.torch is None:
             return
         try:
@@ -278,7 +278,7 @@ class Gpu:
             print(f"tonnage: the recording ends here: {error}", file=sys.stderr)
 
     def _visible(self):
-        """The machine's numbers of the devices, as far as they are said in numbers."""
+        """The machine's numbers of the devices, as far as they are given as numbers."""
         said = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         numbers = said.split(",")
         if said and all(number.strip().isdigit() for number in numbers):
@@ -314,16 +314,16 @@ class Gpu:
     # Torch's history.
 
     def snapshot(self):
-        """Torch's history without the blocks that are there, which nobody asks for."""
+        """Torch's history without the blocks that are there, which no caller requests."""
         try:
             return self.torch._C._cuda_memorySnapshot(_NO_POOL)
         except TypeError:
             return self.torch.cuda.memory._snapshot()
 
     def drained(self, traces, counted):
-        """Tells how many rows torch's history has lost: it was full, or another thread was at work meanwhile.
+        """Reports how many rows torch's history has lost: it was full, or another thread was at work meanwhile.
 
-        `counted` is what torch had counted before it was asked."""
+        `counted` is the number that torch had counted before the query."""
         self.kept += sum(row["action"] in ("alloc", "free_requested") for trace in traces for row in trace)
         if counted < self.counted:
             # The script has reset the count.
@@ -336,7 +336,7 @@ class Gpu:
             self.missing = missing
 
     def _stats(self):
-        """What torch's allocator says of each device that has a context."""
+        """The figures of torch's allocator for each device that has a context."""
         torch = self.torch
         for device in range(torch.cuda.device_count()):
             if torch._C._cuda_hasPrimaryContext(device):
@@ -366,7 +366,7 @@ class Gpu:
                 self.asked = True
                 ctypes.pythonapi.Py_AddPendingCall(callback, None)
 
-    # What holds the memory.
+    # The holders of the memory.
 
     def _set_census(self, callback):
         self.census_callback = callback
@@ -383,13 +383,13 @@ class Gpu:
         self._note(MOMENT, 0, b"census\t" + reason, 0)
 
     def _census_end(self, reason, _length, graphs):
-        # The place of the address says whether graphs were walked.
+        # The place of the address reports whether graphs were walked.
         self._note(MOMENT, int(graphs), b"census_end\t" + reason, 0)
 
-    # What the device says.
+    # The figures of the device.
 
     def sample(self):
-        """Asks each device that has a context how much of it is in use, and by whom."""
+        """Queries each device that has a context: how much of it is in use, and by which processes."""
         torch = self.torch
         try:
             if self.nvml is None or not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
@@ -401,7 +401,7 @@ class Gpu:
                     "time": time.time_ns(),
                     "free": free,
                     "total": total,
-                    "own": self.nvml.own(device),
+                    "own": self.nvml.read_own_bytes(device),
                     "free_before": self.free_before.get(device),
                     "reserved": stats["reserved_bytes"]["all"]["current"],
                     "allocated": stats["allocated_bytes"]["all"]["current"],

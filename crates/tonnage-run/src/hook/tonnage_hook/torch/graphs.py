@@ -2,7 +2,7 @@
 """Reads a tensor's place in autograd's graph without an exception.
 
 torch raises for a view of a custom function's output after its base was changed in place: it refuses to rebuild the
-node. The script may keep such a tensor, and never ask either.
+node. The script may keep such a tensor, and never query it either.
 """
 
 from __future__ import annotations

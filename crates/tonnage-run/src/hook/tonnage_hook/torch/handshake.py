@@ -112,8 +112,8 @@ class Handshake:
             about = {"dtype": torch.int64, "size": (2,), "stride": (1,)}
             make = torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata
             first, second, total = (make({**about, "storage_offset": at}, storage) for at in (0, 2, 4))
-            values._put(first, torch.tensor([20, 1], device="cpu"), 2)
-            values._put(second, torch.tensor([22, 2], device="cpu"), 2)
+            values._write_values(first, torch.tensor([20, 1], device="cpu"), 2)
+            values._write_values(second, torch.tensor([22, 2], device="cpu"), 2)
             torch.add(first, second, out=total)
             return values._state(total) == 2 and values._view(total).tolist() == [42, 3]
         finally:

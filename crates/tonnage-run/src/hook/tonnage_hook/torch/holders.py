@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Asks Python what holds each block of device memory: a census.
+"""Queries Python for the holder of each block of device memory: a census.
 
 Names come first: variables of the script's modules, then local variables of
 all threads, from the outermost frame inwards, then of frames that generators
 and tracebacks keep. From each name the objects are followed downwards, the
 shortest way first, so every tensor gets the name a person would type:
-`kept`, `trainer.history`, `cache (decode)`. What hangs on no name is followed
+`kept`, `trainer.history`, `cache (decode)`. An object without a name is followed
 upwards from the tensor, by one pass over all objects for each step. Autograd's
 graphs are walked from the tensors that have a name, and what they saved is
 given to that name.
@@ -13,7 +13,7 @@ given to that name.
 One block has one holder, however many names lead to it. In this order: a
 module's parameter or buffer, optimizer state, a gradient, a container, an
 attribute or closure, a variable, a frame that a traceback keeps, a graph; the
-script's own names before those of libraries. Of graphs that several names
+script's own names before those of libraries. Among graphs that several names
 reach, one that grows or is carried from round to round (`total = total + loss`)
 comes before one that is only assigned anew.
 
@@ -27,7 +27,7 @@ function stands; for a name in a library the line of the script that it works fo
 
 It leaves no trace: no tensor is made or kept, nothing is allocated on the
 device, no collection is set off, no code of the objects is run (types are
-asked, not `isinstance`; attributes come from the dictionary), hooks on saved
+queried, not `isinstance`; attributes come from the dictionary), hooks on saved
 tensors are not run, and local variables are read without making the snapshot
 that `f_locals` would leave in the frame before Python 3.13. Its bounds count
 objects and not seconds, so two runs give the same answers.
@@ -92,15 +92,15 @@ _PLAIN = frozenset((list, dict, tuple, set, frozenset, str, int, float, bool, by
 _CONTAINERS = ("list", "dict", "set", "tuple")
 _LIBRARY = 10
 
-# How many there may be of each in a process: beyond these the answers cost more than they tell.
+# How many there may be of each in a process: beyond these the answers cost more than they are worth.
 _CENSUSES = 20
 _OUT_OF_MEMORY = 4
 # Objects followed downwards, nodes of graphs, steps upwards, lines of a file that is read: for each census.
 _OBJECTS = 400_000
 _NODES = 400_000
 _STEPS = 8
-# What no name leads to is followed upwards if it is more than this part of the rest, until that was in vain so often.
-# In a backward pass it mostly is: graphs hold the rest.
+# Objects that no name leads to are followed upwards if they are more than this part of the rest, until that was in vain
+# so often. In a backward pass it mostly is: graphs hold the rest.
 _WORTH_A_CLIMB = 100
 _VAIN_CLIMBS = 2
 # The shapes of tensors with so many bytes are recorded.
@@ -160,7 +160,7 @@ class _Scope:
 
 
 class _Label:
-    """What leads to an object: the sort of holder, the dotted name, and where that name lives."""
+    """The way to an object: the sort of holder, the dotted name, and where that name lives."""
 
     __slots__ = ("keeper", "model", "name", "scope", "sort")
 
@@ -328,7 +328,7 @@ def _loads(node, name):
 
 
 def _first_use(statements, name):
-    """What statements may do first with a name: `read`, `write`, or None. If one way reads it first, that counts."""
+    """The first action of statements on a name: `read`, `write`, or None. If one way reads it first, that counts."""
     for statement in statements:
         used = _use(statement, name)
         if used is not None:
@@ -362,8 +362,8 @@ def _use(node, name):
 
 
 def _last_reads(tree, function, name):
-    """For each line that assigns a variable in a loop the line that reads it last: what it holds from there on is used
-    by nobody. Nothing if it is assigned elsewhere, or may be read in the next round or after the loop."""
+    """For each line that assigns a variable in a loop the line that reads it last: its value is never used from
+    there on. Nothing if it is assigned elsewhere, or may be read in the next round or after the loop."""
     if not function and _is_read_in_functions(tree, name):
         return {}
     # From each loop that assigns the name outwards: neither the next round nor what comes after it may read it first.
@@ -403,7 +403,7 @@ def _last_reads(tree, function, name):
 
 
 def _body_of(tree, function):
-    """The statements of a function, by the line that its code object tells, or of the file."""
+    """The statements of a function, by the line in its code object, or of the file."""
     if not function:
         return tree.body
     for node in ast.walk(tree):
@@ -442,7 +442,7 @@ def _stores(code, name):
 
 
 class Holders:
-    """Takes censuses and tells them to the stand-in."""
+    """Takes censuses and reports them to the stand-in."""
 
     def __init__(self, torch, library):
         self.torch = torch
@@ -468,12 +468,11 @@ class Holders:
         self.taken = 0
         self.taken_at_failures = 0
         self.looks = 0
-        # By whether graphs were walked.
-        # Without graphs and with them: how many, and the most bytes that one did not name.
+        # For searches without graphs and with them: how many named nothing, and the most bytes that one left.
         self.vain_climbs, self.vain_bytes = [0, 0], [0, 0]
-        # An exception has ended the script. Its traceback keeps what was alive then, and that is nobody's mistake.
+        # An exception has ended the script. Its traceback keeps what was alive then, which is not a mistake.
         self.script_failed = False
-        # Before torch 2.7 a saved tensor does not say whether hooks are on it.
+        # Before torch 2.7 a saved tensor does not report whether hooks are on it.
         saved = torch._C._autograd.SavedTensor
         self.is_lazy_copy = getattr(torch._C, "_is_cow_tensor", lambda tensor: False)
         self.sees_saved = hasattr(saved, "data") and hasattr(saved, "unpack_hook")
@@ -483,7 +482,7 @@ class Holders:
         self.not_the_scripts = ("<frozen", "<__array", *self.hidden)
 
     def _watch_hooks(self):
-        """Notes whether anybody puts hooks on saved tensors, which must not be run."""
+        """Notes whether the program puts hooks on saved tensors, which must not be run."""
         autograd = self.torch._C._autograd
         push = getattr(autograd, "_push_saved_tensors_default_hooks", None)
         if push is None:
@@ -491,11 +490,11 @@ class Holders:
             return
 
         @functools.wraps(push)
-        def told(*arguments):
+        def note_hooks(*arguments):
             self.hooked = True
             return push(*arguments)
 
-        autograd._push_saved_tensors_default_hooks = told
+        autograd._push_saved_tensors_default_hooks = note_hooks
 
     def due(self, percent=None):
         """Whether a pass or a step that begins now is worth a census."""
@@ -627,7 +626,7 @@ class Holders:
 
 
 class _Census:
-    """One asking. Everything it refers to is dropped by `clear`."""
+    """One query. Everything it refers to is dropped by `clear`."""
 
     def __init__(self, holders, graphs):
         self.holders = holders
@@ -685,7 +684,7 @@ class _Census:
         self._climb(objects, kinds)
         self._tell(by_kind[_MODEL], by_kind[_OPTIMIZER])
 
-    # What an object is.
+    # The type of an object.
 
     def _kind(self, kind):
         sort = self.kinds[kind] = self._classify(kind)
@@ -696,7 +695,7 @@ class _Census:
         mro = _mro(kind)
         if torch.Tensor in mro:
             first = next(one for one in mro if "__torch_dispatch__" in _members(one))
-            return _TENSOR if first in (torch.Tensor, torch._C.TensorBase) else _WRAPPER
+            return _TENSOR if first in (torch.Tensor, torch.Tensor.__base__) else _WRAPPER
         if torch.nn.Module in mro:
             return _MODEL
         if torch.optim.Optimizer in mro:
@@ -740,7 +739,7 @@ class _Census:
                 return 0
             return tensor.untyped_storage().data_ptr()
         except RuntimeError:
-            return 0  # no memory of its own
+            return 0  # without its own memory
         except Exception as error:
             swallow("_Census._address", error)
             return 0
@@ -978,7 +977,7 @@ class _Census:
 
     @staticmethod
     def _outermost(label):
-        """What leads to an exception, if that is not in the frame of another one."""
+        """The label of an exception, if that is not in the frame of another one."""
         return label if label.scope.kept is None else label.scope.kept
 
     def _barren(self, parts):
@@ -1142,7 +1141,7 @@ class _Census:
                 starts.append((4, -number, index, node, None))
                 continue
             if label.scope.kept is not None:
-                # What a variable of a running frame reaches too is that one's.
+                # An object that a variable of a running frame reaches too belongs to that variable.
                 starts.append((3, -number, index, node, label))
                 continue
             library = label.scope.library
@@ -1437,7 +1436,7 @@ class _Census:
                 self.holders.tell(MOMENT, f"last_result\t{full_name} = {text}")
 
     def _tell_models(self, models, optimizers):
-        """Says of each model whether anything trains it."""
+        """Reports for each model whether anything trains it."""
         inside = self._parts_of_models(models)
         trained = set()
         for optimizer in optimizers:
@@ -1454,7 +1453,7 @@ class _Census:
             state = self._state(model, trained, stepped)
             name = label.full_name()
             if state is not None:
-                # Of several models in one list, the best trained.
+                # If one list has several models, the best trained one counts.
                 states[name] = max(state, states.get(name, 0))
         said = self.holders.states
         for name, state in states.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Large parameters on the host cost no memory until somebody reads them.
+"""Large parameters on the host cost no memory until the program reads them.
 
 Many scripts build a model on the CPU and move it to the GPU. The values never
 matter to a dry run, but filling them in costs as much host memory as the model
@@ -9,9 +9,9 @@ reads the values on the CPU. Then the values are the same, bit for bit: a random
 fill remembers the state of its generator. The generator itself moves on at
 once, so whatever the script draws next is what it would be on any machine.
 
-What is copied to the GPU is not read, so it is never filled in. Reads that do
+A parameter that is copied to the GPU is not read, so it is never filled in. Reads that do
 not pass through torch's dispatcher (`numpy()`, `tolist()`, shared memory) are
-wrapped. A file that `torch.save` writes holds zeros for what nobody filled in
+wrapped. A file that `torch.save` writes holds zeros for values that were never filled in
 or computed, and zeros take no space on the disk.
 """
 
@@ -28,7 +28,7 @@ _MAX_PUT_OFF = 64
 # Elements that are drawn at a time to move a generator on; a multiple of 16, in which torch draws normal numbers.
 _DRAWN_AT_ONCE = 1 << 16
 
-# What fills a tensor in torch.nn.init; the others call these.
+# Functions of torch.nn.init that fill a tensor; the others call these.
 _INITIALIZERS = (
     "_no_grad_uniform_",
     "_no_grad_normal_",
@@ -104,7 +104,7 @@ class _View:
         self.stride = tuple(tensor.stride())
         self.offset = tensor.storage_offset()
 
-    def of(self, torch, storage):
+    def make_tensor(self, torch, storage):
         return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.shape, self.stride)
 
 
@@ -122,7 +122,7 @@ class _Change:
         self.state = state
 
     def carry_out(self, torch, storage):
-        tensor = self.view.of(torch, storage)
+        tensor = self.view.make_tensor(torch, storage)
         if self.state is None:
             self.function(tensor, *self.args, **self.kwargs)
             return
@@ -152,7 +152,7 @@ class _Copy:
         source = torch.UntypedStorage(self.from_size)
         for operator in self.operators:
             operator.carry_out(torch, source)
-        self.view.of(torch, storage).copy_(self.from_view.of(torch, source))
+        self.view.make_tensor(torch, storage).copy_(self.from_view.make_tensor(torch, source))
 
 
 class _CopyOfFile:
@@ -165,7 +165,7 @@ class _CopyOfFile:
         self.source = source.detach()
 
     def carry_out(self, torch, storage):
-        self.view.of(torch, storage).copy_(self.source)
+        self.view.make_tensor(torch, storage).copy_(self.source)
 
 
 def _is_mapped_file(address):
@@ -211,7 +211,7 @@ class _SparseFile:
 
 
 class Host:
-    """What is put off in this process."""
+    """The fills that are put off in this process."""
 
     def __init__(self, torch):
         from torch.multiprocessing.reductions import StorageWeakRef
@@ -236,7 +236,8 @@ class Host:
         register_module_parameter_registration_hook(self._on_parameter)
 
     def _watch_initializers(self):
-        """What torch.nn.init fills is a parameter, or becomes one: `nn.Parameter(nn.init.normal_(torch.empty(…)))`."""
+        """A tensor that torch.nn.init fills is a parameter, or becomes one:
+        `nn.Parameter(nn.init.normal_(torch.empty(…)))`."""
         init = self.torch.nn.init
 
         def watch(fill):
@@ -318,7 +319,7 @@ class Host:
 
     @staticmethod
     def kind(space, name, is_view):
-        """What an operator means to us: nothing, or one of the sets of names above."""
+        """The class of an operator for us: nothing, or one of the sets of names above."""
         if is_view or name in _SHAPE_ONLY:
             return None
         if space != "aten":
@@ -349,7 +350,7 @@ class Host:
         return self._copy(name, first, kwargs) if first.nbytes >= _LARGE else None
 
     def _entry(self, tensor):
-        """What is put off for the storage of a tensor of the CPU."""
+        """The fill that is put off for the storage of a tensor of the CPU."""
         if not tensor.is_cpu or tensor.layout is not self.torch.strided:
             return None
         at = tensor.untyped_storage().data_ptr()
@@ -476,14 +477,14 @@ class Host:
         if name == "_to_copy" and strided and args[0].nbytes >= _LARGE:
             device = kwargs.get("device")
             if device is not None and device.type != "cpu":
-                return  # to the GPU: nobody reads the values
+                return  # to the GPU: the values are not read
         if name == "copy_" and strided:
             target, source = args[0], args[1]
             if not target.is_cpu and source.nbytes >= _LARGE:
-                return  # to the GPU: nobody reads the values
+                return  # to the GPU: the values are not read
             if target.is_cpu and self._is_whole(target):
                 self.fill_in([source])
-                # What was put off for the target is overwritten.
+                # The fill that was put off for the target is overwritten.
                 self.waiting.pop(target.untyped_storage().data_ptr(), None)
                 return
         self.fill_in(tensors)

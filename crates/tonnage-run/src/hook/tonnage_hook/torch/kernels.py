@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Computes small Triton kernels when they are launched, on the simulated memory.
 
-The stand-in tells of each launch of a kernel that was registered here, with the
-addresses of its arguments as the driver gets them. What the kernel reads and
+The stand-in reports each launch of a kernel that was registered here, with the
+addresses of its arguments as the driver gets them. The data that the kernel reads and
 writes is memory of the simulated devices, at the same addresses, or pinned memory
 of the host. A kernel that cannot be computed is left undone, as all others.
 """
@@ -15,7 +15,7 @@ from tonnage_hook.torch.ttir import Kernel, Refused, dtype_of, is_float, width_o
 from tonnage_hook.wire import bind
 
 _UNKNOWN, _DRAWN, _KNOWN = range(3)
-# Pieces of memory that are asked about one by one.
+# Pieces of memory whose state is queried one by one.
 _MAX_PIECES = 64
 
 
@@ -42,7 +42,7 @@ class _Memory:
         if not device:
             start = self.values.pinned(first, ctypes.byref(size))
         if start == 0 or last > start + size.value:
-            raise Refused("an address that is no memory")
+            raise Refused("an address that is not memory")
         array = self.np.frombuffer((ctypes.c_char * size.value).from_address(start), self.np.uint8)
         if device:
             # Pinned memory may be freed.
@@ -75,7 +75,7 @@ class _Memory:
             return None
         return [(int(one[0]), int(one[-1]) + width - int(one[0])) for one in np.split(places, breaks)]
 
-    def _known(self, addresses, width):
+    def _find_level(self, addresses, width):
         """The least that is known of any of these."""
         pieces = self._pieces(addresses, width)
         if pieces is None:
@@ -93,9 +93,9 @@ class _Memory:
         np = self.np
         if addresses.size == 0:
             return np.zeros(addresses.shape, dtype_of(element)), True
-        # First asked: what another rank sends may have to arrive.
+        # Queried first: data that another rank sends may have to arrive.
         array, indices, device = self._typed(addresses, element)
-        state = self._known(addresses, width_of(element)) if device else _KNOWN
+        state = self._find_level(addresses, width_of(element)) if device else _KNOWN
         if state == _UNKNOWN and is_float(element):
             # Finite, and no two of them the same.
             if self.drawn is None:
@@ -162,7 +162,7 @@ class _Memory:
         return old.reshape(addresses.shape)[()], known
 
     def give_up(self):
-        """What was written is not known after all."""
+        """Marks the memory that was written as unknown."""
         for address, size in self.written:
             self.values.mark_range(address, size, 0)
 
@@ -182,11 +182,12 @@ class Kernels:
         self.callback = ctypes.CFUNCTYPE(None, *numbers)(self._launched)
 
     def modules(self):
-        """What to do when these modules have been imported."""
+        """The actions after the import of each module."""
         return {"triton.compiler.compiler": self._change_triton, "triton.runtime.jit": self._watch_launches}
 
     def _watch_launches(self, module):
-        """What a kernel writes that was not computed is no longer known. The driver gets addresses only; here are the
+        """Memory that a kernel writes without its values being computed is unknown. The driver gets addresses only;
+        here are the
         tensors."""
         kind = module.JITFunction
         run = kind.__dict__.get("run")
@@ -256,7 +257,7 @@ class Kernels:
             if self.values.on:
                 self._compute(self.kernels[function], (x, y, z), parameters)
         except Refused:
-            pass  # the kernel writes values that nobody knows
+            pass  # the kernel writes unknown values
         except Exception as error:
             swallow("Kernels._launched", error)
 

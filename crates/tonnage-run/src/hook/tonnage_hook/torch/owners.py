@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Tells the stand-in whose the bytes are, by asking torch and not by guessing.
+"""Reports the owners of bytes to the stand-in, by queries of torch and not by guessing.
 
 Parameters, buffers, gradients and optimizer state are named at moments when
 torch knows them: after a forward pass, a backward pass, an optimizer's step, at
 an out-of-memory, at the end. A block named once is known for all of its life.
-Phases and modules are told as they begin and end.
+Phases and modules are reported as they begin and end.
 
 No tensor is ever kept: modules and optimizers are held weakly, of tensors only
 addresses are read. No tensor is made, and no hook is put on one.
@@ -13,7 +13,7 @@ Modules are not watched by hooks: torch.compile would trace those, cut graphs at
 them and warn of them. Instead the code of the function that every call of a
 module goes through is replaced, and the function stays the same object, which
 is what torch.compile looks at. Under torch.compile the new code does what the
-old one did; elsewhere it tells the beginning and the end besides. It keeps the
+old one did; elsewhere it reports the beginning and the end besides. It keeps the
 file and the lines of the old one, so stacks look as they do without us.
 """
 
@@ -32,10 +32,10 @@ from tonnage_hook.failures import swallow
 from tonnage_hook.torch.graphs import keeps_gradient, node_of
 from tonnage_hook.wire import END, MOMENT, OWNER, START, bind
 
-# On a real GPU torch is asked after this many steps, and then after one of so many.
+# On a real GPU torch is queried after this many steps, and then after one of so many.
 _FIRST_TURNS, _TURNS = 20, 16
 
-# What the code of `torch.nn.Module._wrapped_call_impl` becomes. `_tonnage` is a
+# The new code of `torch.nn.Module._wrapped_call_impl`. `_tonnage` is a
 # global variable of its module. The compiler's hold on frames is taken off
 # while our own functions run, else it would try to compile them.
 _CALL = """
@@ -45,10 +45,10 @@ if True:
             if self._compiled_call_impl is not None:
                 return self._compiled_call_impl(*args, **kwargs)
             return self._call_impl(*args, **kwargs)
-        told = _tonnage
-        hold = told.set_eval_frame(None)
-        told.enter(self, args, kwargs)
-        told.set_eval_frame(hold)
+        calls = _tonnage
+        hold = calls.set_eval_frame(None)
+        calls.enter(self, args, kwargs)
+        calls.set_eval_frame(hold)
         result = None
         try:
             if self._compiled_call_impl is not None:
@@ -57,9 +57,9 @@ if True:
                 result = self._call_impl(*args, **kwargs)
             return result
         finally:
-            hold = told.set_eval_frame(None)
-            told.leave(self, result)
-            told.set_eval_frame(hold)
+            hold = calls.set_eval_frame(None)
+            calls.leave(self, result)
+            calls.set_eval_frame(hold)
 """
 _CALLED = ("_compiled_call_impl", "_call_impl")
 # Where `self.` of a call stands in torch's text, after `return`.
@@ -79,7 +79,8 @@ def _code_of_calls(torch, old):
             lines[instruction.argval] = line
     text = _CALL
     if not hasattr(torch.compiler, "is_compiling"):
-        # Before torch 2.3 there is nobody to ask: what torch.compile traces is then broken up where modules are called.
+        # Before torch 2.3 there is no function for this query: a trace of torch.compile is then broken up where modules
+        # are called.
         text = text.replace("torch.compiler.is_compiling()", "False")
     tree = ast.parse(text)
     for node in ast.walk(tree):
@@ -117,12 +118,13 @@ def _plain(name):
 
 
 def _gradient(parameter):
-    """Its gradient. FSDP puts views in the place of parameters, which have none, and torch warns of asking them."""
+    """Its gradient. FSDP puts views in the place of parameters, which have none, and torch warns of that query."""
     return parameter.grad if keeps_gradient(parameter) else None
 
 
 def _gradients_to_sum(module):
-    """What FSDP adds up between two sums over the ranks: gradients of whole parameters, which no module shows."""
+    """The sums of FSDP between two reductions over the ranks: gradients of whole parameters, which no module
+    shows."""
     ask = getattr(type(module), "_get_fsdp_state", None)
     if ask is None:
         return
@@ -187,7 +189,7 @@ def _is_cache_class(kind):
 
 
 class _Calls:
-    """What the code above knows of us."""
+    """The functions of ours that the code above calls."""
 
     def __init__(self, torch):
         self.set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
@@ -201,7 +203,7 @@ class Owners:
         self.is_compiling = getattr(torch.compiler, "is_compiling", bool)
         self.holders = holders
         if holders is not None:
-            # A server that is killed is not asked at its end.
+            # A server that is killed is not queried at its end.
             holders.before_census = self.ask_pools
             holders.called_models = self._called_models
         self.values = values
@@ -213,10 +215,10 @@ class Owners:
         self.roots = weakref.WeakKeyDictionary()
         self.optimizers = weakref.WeakSet()
         # Models that were called with gradients on and got nothing that leads to another: what they keep is for their
-        # own parameters. The number and class of each, and whether an optimizer has any of those, as was told last.
+        # own parameters. The number and class of each, and whether an optimizer has any of those, as was reported last.
         self.own_graphs = weakref.WeakKeyDictionary()
         self.trained = {}
-        # Names of parameters with gradients that no optimizer uses, and what was known when that was told.
+        # Names of parameters with gradients that no optimizer uses, and the state at the time of that report.
         self.unstepped = set()
         self.judged = None
         # Modules that keep tensors called a cache among their plain attributes.
@@ -234,7 +236,8 @@ class Owners:
         self.holders_asked = False
         # The phase that began last, if it is not the pass of a module that learns nothing.
         self.last_phase = None
-        # Whether a real GPU waits while torch is asked: then it is asked after the first passes and some later ones.
+        # Whether a real GPU waits while torch is queried: then it is queried after the first passes and some later
+        # ones.
         self.sparing = False
         # Called with the number of steps that are done.
         self.after_step = lambda steps: None
@@ -243,7 +246,7 @@ class Owners:
         # Called once or more, outside of operators and backward passes; returns whether it is to be called again.
         self.before_first_pass = None
         self.installed = False
-        # Now, before anything is compiled; it tells nothing before CUDA is used.
+        # Now, before anything is compiled; it reports nothing before CUDA is used.
         self.calls = torch.nn.modules.module._tonnage = _Calls(torch)
         called = torch.nn.Module._wrapped_call_impl
         called.__code__ = _code_of_calls(self.torch, called.__code__)
@@ -292,8 +295,8 @@ class Owners:
         data = text.encode("utf-8", "replace")
         self.write_note(kind, address, data, len(data))
 
-    def own(self, category, name, tensor):
-        """Says that the block of a tensor is in this category."""
+    def report_owner(self, category, name, tensor):
+        """Reports that the block of a tensor is in this category."""
         try:
             # A part of a distributed tensor is what this process holds of it.
             tensor = getattr(tensor, "_local_tensor", tensor)
@@ -303,9 +306,9 @@ class Owners:
             kind = str(tensor.dtype).removeprefix("torch.")
             shape = list(tensor.shape)
         except RuntimeError:
-            return  # not a tensor with memory of its own
+            return  # not a tensor with its own memory
         except Exception as error:
-            swallow("Owners.own", error)
+            swallow("Owners.report_owner", error)
             return
         if address:
             self._note(OWNER, f"{category}\t{name}\t{kind}{shape}", address)
@@ -313,16 +316,16 @@ class Owners:
     def ask_module(self, root):
         for name, parameter in root.named_parameters():
             name = _plain(name)
-            self.own("weights", name, parameter)
+            self.report_owner("weights", name, parameter)
             gradient = _gradient(parameter)
             if gradient is not None:
-                self.own("gradients", name, gradient)
+                self.report_owner("gradients", name, gradient)
         for module in root.modules():
             for name, gradient in _gradients_to_sum(module):
-                self.own("gradients", _plain(name), gradient)
+                self.report_owner("gradients", _plain(name), gradient)
         for name, buffer in root.named_buffers():
             name = _plain(name)
-            self.own("kv_cache" if _is_cache(name) else "buffers", name, buffer)
+            self.report_owner("kv_cache" if _is_cache(name) else "buffers", name, buffer)
 
     def _forget_gradients(self, root):
         """A backward pass has changed them, and nothing was computed there."""
@@ -340,17 +343,17 @@ class Owners:
             for index, parameter in enumerate(group["params"]):
                 name = names.get(id(parameter))
                 if name is None:
-                    # Of no model seen so far: a copy that the optimizer works on, or a bare tensor.
+                    # A parameter of no model seen so far: a copy that the optimizer works on, or a bare tensor.
                     name = f"group {number} parameter {index}"
-                    self.own("weights", name, parameter)
+                    self.report_owner("weights", name, parameter)
                 if parameter.grad is not None:
-                    self.own("gradients", name, parameter.grad)
+                    self.report_owner("gradients", name, parameter.grad)
                 for key, value in optimizer.state.get(parameter, {}).items():
                     for tensor in _tensors_in(value, self.torch.Tensor):
-                        self.own("optimizer_state", f"{name} {key}", tensor)
+                        self.report_owner("optimizer_state", f"{name} {key}", tensor)
 
     def ask_all(self):
-        """Asks everything there is, known or not."""
+        """Queries all objects, known or not."""
         modules, inside = [], set()
         for thing in gc.get_objects():
             # Not `isinstance`, which would run code of objects that only pretend.
@@ -373,7 +376,7 @@ class Owners:
         self._judge_models()
 
     def ask_pools(self):
-        """Asks objects that keep keys and values outside of any model."""
+        """Queries objects that keep keys and values outside of any model."""
         objects = gc.get_objects()
         kinds = list(map(type, objects))
         pools = {kind for kind in set(kinds) if _is_cache_class(kind)}
@@ -407,7 +410,7 @@ class Owners:
         if cache is None or depth > 3:
             return
         if isinstance(cache, self.torch.Tensor):
-            self.own("kv_cache", name, cache)
+            self.report_owner("kv_cache", name, cache)
         elif isinstance(cache, (list, tuple)):
             for index, part in enumerate(cache):
                 self._own_cache(f"{name}.{index}", part, depth + 1)
@@ -446,7 +449,7 @@ class Owners:
         return True
 
     def _is_asked(self):
-        """Whether torch is asked for owners after this pass or step."""
+        """Whether torch is queried for owners after this pass or step."""
         turn = self.steps or self.passes
         return not self.sparing or turn < _FIRST_TURNS or turn % _TURNS == 0
 
@@ -455,7 +458,7 @@ class Owners:
         self._meet(module)
         self.passes += 1
         self.counted_in_backward = False
-        # What is computed again in a backward pass belongs to that.
+        # Activations computed again in a backward pass belong to that pass.
         if self.backwards:
             return
         gradients = self.torch.is_grad_enabled() and not self._turns_gradients_off(module)
@@ -484,7 +487,7 @@ class Owners:
             self._note(MOMENT, f"own_graph\t{name}")
 
     def _judge_models(self):
-        """Says which models no optimizer has a parameter of, although one has parameters of another model; and which
+        """Reports which models no optimizer has a parameter of, although one has parameters of another model; and which
         parameters have gradients that none uses."""
         # An optimizer is known to us from its first step on; others may be there already.
         if self.judged != self._known_models():
@@ -494,7 +497,7 @@ class Owners:
             self._tell_models(self._stepped())
 
     def _called_models(self):
-        """The name of each model that has graphs of its own, by its id: the censuses say what variable it is."""
+        """The name of each model that has its own graphs, by its id: the censuses have the variable."""
         return {id(model): name for model, name in self.own_graphs.items()}
 
     def _known_models(self):
@@ -511,10 +514,10 @@ class Owners:
         if not trained:
             return  # optimizers work on copies
         for model, name in list(self.own_graphs.items()):
-            told = any(id(parameter) in stepped for parameter in model.parameters())
-            if self.trained[name] != told:
-                self.trained[name] = told
-                self._note(MOMENT, f"{'trained' if told else 'untrained'}_model\t{name}")
+            is_trained = any(id(parameter) in stepped for parameter in model.parameters())
+            if self.trained[name] != is_trained:
+                self.trained[name] = is_trained
+                self._note(MOMENT, f"{'trained' if is_trained else 'untrained'}_model\t{name}")
         unused = set()
         for parameters in named:
             if any(id(one) in stepped for _, one in parameters):
@@ -574,7 +577,7 @@ class Owners:
                 self._note(END, f"phase\t{phase}")
 
     def _end_failed_step(self):
-        """Ends a step that an exception ended: torch does not tell of it."""
+        """Ends a step that an exception ended: torch does not report it."""
         if not getattr(self.local, "stepping", 0):
             return
         frame = sys._getframe(1)
@@ -594,7 +597,7 @@ class Owners:
         return self.backwards > 0 or threading.get_ident() != threading.main_thread().ident
 
     def _ask_holders(self):
-        """A pass or a step begins: asks what holds the memory, if there is more of it than before."""
+        """A pass or a step begins: queries the holders of the memory, if there is more of it than before."""
         if self.holders is None:
             return
         percent = None if self.holders_asked else 100
@@ -664,7 +667,7 @@ class Owners:
 
     def _in_phase(self, function, phase):
         @functools.wraps(function)
-        def told(*arguments, **options):
+        def run_phase(*arguments, **options):
             inner = phase == "backward"
             self._end_failed_step()
             if inner:
@@ -700,4 +703,4 @@ class Owners:
                     self.stepped_in_backward, self.counted_in_backward = False, True
                     self._count_step()
 
-        return told
+        return run_phase

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Lets torch.distributed work where only some ranks of a job run, each in a process of its own.
+"""Lets torch.distributed work where only some ranks of a job run, each in its own process.
 
 Ranks meet in a store that `tonnage run` serves, which answers for those that are not there. Collectives of NCCL are the
-stand-in's. What is left is here: groups are made without asking all other ranks, groups on the CPU have no peers to
-connect to, and Python objects go through the store among the ranks that run. Those that do not run are taken to say
-what this one says.
+stand-in's. The rest is here: groups are made without queries to all other ranks, groups on the CPU have no peers to
+connect to, and Python objects go through the store among the ranks that run. The missing ranks are taken to send
+what this one sends.
 """
 
 import datetime
@@ -17,7 +17,7 @@ from pathlib import Path
 from tonnage_hook.failures import harmless, swallow
 
 STORE_VARIABLE = "TONNAGE_STORE"
-# What dimensions of a mesh are called whose ranks have different parts of a model.
+# Names of the mesh dimensions whose ranks have different parts of a model.
 PIPELINES = {"pp", "pipe", "pipeline", "stage", "stages"}
 # The store takes at most 8 MiB at a time.
 PIECE = 4 << 20
@@ -48,7 +48,7 @@ class Ranks:
         self.look_at_meshes()
         self.share_symmetric_memory()
         if hasattr(c10d, "monitored_barrier"):
-            # Only gloo has it, and nobody is late who is not there.
+            # Only gloo has it, and a rank that does not run is never late.
             self.replace(c10d, "monitored_barrier", lambda *arguments, **named: None)
         for name in (
             "all_gather_object",
@@ -90,7 +90,7 @@ class Ranks:
         rendezvous._rendezvous_handlers["file"] = from_file
 
     def tell_of_groups(self, c10d):
-        """The store must know who is in a group, to know who will not speak."""
+        """Reports the members of a group to the store, which then identifies the ranks that will not answer."""
         make = c10d._new_process_group_helper
 
         def make_and_tell(*arguments, **named):
@@ -107,7 +107,7 @@ class Ranks:
             self.meeting().set(f"tonnage-groups/{self.secret}/{name}", ",".join(map(str, ranks)))
 
     def make_groups_alone(self, c10d):
-        """A group opens a communicator of its own, whose size and rank torch states. To split one, NCCL asks all."""
+        """A group opens its own communicator, whose size and rank torch states. To split one, NCCL queries all."""
         if hasattr(c10d, "_get_split_source"):
             self.replace(c10d, "_get_split_source", lambda *arguments, **named: None)
         if not hasattr(c10d, "split_group"):
@@ -160,7 +160,7 @@ class Ranks:
             c10d.ProcessGroupGloo = Gloo
 
     def share_symmetric_memory(self):
-        """Up to torch 2.6 ranks tell each other where it is in a file, whose name the first of them says; later in the
+        """Up to torch 2.6 ranks pass its location in a file, whose name the first of them sends; later in the
         store of their group."""
         found = importlib.util.find_spec("torch.distributed._symmetric_memory")
         if found is None or b"FileStore(" not in Path(found.origin).read_bytes():
@@ -178,7 +178,7 @@ class Ranks:
         symmetric_memory.enable_symm_mem_for_group = enable
 
     def look_at_meshes(self):
-        """Tells which ranks do something else than this one: the stages of a pipeline differ."""
+        """Reports which ranks do something else than this one: the stages of a pipeline differ."""
         from torch.distributed.device_mesh import DeviceMesh
 
         make = DeviceMesh.__init__
@@ -189,7 +189,7 @@ class Ranks:
             try:
                 ranks.look_at(self.mesh, self.mesh_dim_names or ())
             except Exception as error:
-                # What a mesh says is needed nowhere.
+                # No part of the hook needs the mesh here.
                 swallow("Ranks.look_at_meshes", error)
 
         DeviceMesh.__init__ = make_and_look
@@ -218,7 +218,7 @@ class Ranks:
     def meeting(self):
         if self.store is None:
             self.store = self.make_store("", 0)
-            # The run's store answers when nobody can speak any more. Until then a rank may be slow: many share this
+            # The run's store answers when no rank can answer any more. Until then a rank may be slow: many share this
             # machine, and torch would give up after five minutes.
             self.store.set_timeout(datetime.timedelta(days=7))
         return self.store
@@ -238,7 +238,7 @@ class Ranks:
         return pickle.loads(b"".join(bytes(self.meeting().get(f"{key}/{number}")) for number in range(count)))
 
     def from_all(self, group, value):
-        """What each rank of a group says; one that does not run says what this one says."""
+        """The message of each rank of a group; a missing rank sends the message of this one."""
         own = self.c10d.get_rank()
         ranks = self.ranks_of(group)
         key = self.turn("all", self.name_of(group))

@@ -63,12 +63,12 @@ class Recorder:
         self.running = False
         # Whether the script has run out of memory, and we look why.
         self.at_out_of_memory = False
-        # Whether the script records a history of its own, which must not be cleared.
+        # Whether the script records its own history, which must not be cleared.
         self.shared = False
         self.draining = False
         self.started = False
         self.forked = False
-        # As torch.distributed has it; launchers may not tell.
+        # As torch.distributed has it; launchers may not set it.
         self.rank = None
 
     def write(self, tag, data):
@@ -159,7 +159,7 @@ class Recorder:
             self.torch._C._cuda_setMemoryFraction = lambda fraction, device: None
 
     def sample(self):
-        """Asks a real GPU how much of it is in use."""
+        """Queries a real GPU: how much of it is in use."""
         if self.gpu is not None:
             self.gpu.sample()
 
@@ -215,15 +215,15 @@ class Recorder:
             self.note(unnamed=f"{type(error).__name__}: {error}")
         self._tell_versions()
         if self.gpu is None and self._is_plugged():
-            # PyTorch keeps no history of such an allocator, and tells nobody when it runs out. The stand-in still sees
-            # the driver's calls; a real GPU has nothing else to tell, which is said as any other failure below.
+            # PyTorch keeps no history of such an allocator, and does not report when it runs out. The stand-in still
+            # sees the driver's calls; a real GPU has nothing else to report, which is noted as any other failure below.
             self.note(plugged=True)
             return
         if self.set_history is None:
             return
         try:
             if self.shared:
-                # The script has asked before CUDA was used.
+                # The script has requested a history before CUDA was used.
                 self.library.tonnage_set_drain(self.callback)
             else:
                 self.begin()
@@ -245,7 +245,7 @@ class Recorder:
 
     def _tell_versions(self):
         families = ("PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_", "NCCL_")
-        # A path says something of the machine and nothing of memory.
+        # A path describes the machine and not memory.
         settings = [name for name, value in os.environ.items() if name.startswith(families) and "/" not in value]
         variables = (*sorted(settings), "RANK", "LOCAL_RANK", "WORLD_SIZE")
         versions = {
@@ -259,7 +259,7 @@ class Recorder:
             self.note(rank=self.rank)
 
     def _watch_rank(self):
-        """Lets torch.distributed tell which rank this process is, as soon as it knows."""
+        """Lets torch.distributed report which rank this process is, as soon as it knows."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         update = getattr(c10d, "_update_default_pg", None)
         if update is None:
@@ -291,7 +291,7 @@ class Recorder:
         if self.holders is not None and os.path.isfile(sys.argv[0]):
             self.holders.main_file = os.path.abspath(sys.argv[0])
         if self.started:
-            # An import asked for the device's properties. Torch would refuse to go on in a forked process; what it
+            # An import requested the device's properties. Torch would refuse to go on in a forked process; what it
             # knows of the device is still true in this one, though not in its own children.
             process = os.getpid()
             self.torch.cuda._is_in_bad_fork = lambda: os.getpid() != process
@@ -305,7 +305,7 @@ class Recorder:
         self._stop_after_steps(steps)
 
     def tell_costs(self, steps):
-        """Tells what the process has had the GPU do so far."""
+        """Reports what the process has had the GPU do so far."""
         if self.gpu is None:
             import ctypes
 
@@ -341,7 +341,7 @@ class Recorder:
         threading.Thread(target=wait, daemon=True, name="tonnage").start()
 
     def stop(self, when):
-        """Ends the job here, as was asked for."""
+        """Ends the job here, as was requested."""
         self.note(stopped=when)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -420,7 +420,7 @@ class Recorder:
         """Calls a function and gives 0; or 1, to be called again, where values are being computed: that is inside an
         operator of torch, where no step of the script ends. Without values, Python would not run there.
 
-        A script that is profiled or traced gets 2, to be called at the next event: Python 3.11 would call it for ever
+        A script that is profiled or traced gets 2, to be called at the next event: Python 3.11 would call it forever
         there. So does a script that has run out of memory: what we do then is itself inside an operator and takes many
         steps, at each of which Python would call this up to 32 times."""
         if self.at_out_of_memory:
@@ -431,7 +431,7 @@ class Recorder:
                 break
             code = frame.f_code
             ours = code.co_name == "__torch_dispatch__" and code.co_filename == "<tonnage>"
-            # What torch looks up before it calls a mode.
+            # A lookup of torch before it calls a mode.
             if ours or code.co_name == "find_torch_dispatch_rule":
                 return 1 if sys.getprofile() is None and sys.gettrace() is None else 2
             frame = frame.f_back
@@ -468,7 +468,7 @@ class Recorder:
         # exception here would take the place of the script's OutOfMemoryError.
         self.at_out_of_memory = True
         try:
-            # Who watches the job counts these; the history, which has the row, is read after the job only.
+            # A watcher of the job counts these; the history, which has the row, is read after the job only.
             self.note(oom=device)
             self.sample()
             self.ask_owners()
@@ -485,7 +485,7 @@ class Recorder:
         self.drain()
         if enabled is not None and not arguments and self.gpu is None:
             # From here on one history serves the script and us. A ring that comes round would lose what only it
-            # tells; the script then sees more than it asked for, never less.
+            # has; the script then sees more than it requested, never less.
             options["max_entries"] = sys.maxsize
         result = self.set_history(enabled, *arguments, **options)
         if enabled is None and not self.torch.cuda.is_initialized():
@@ -498,7 +498,7 @@ class Recorder:
         return result
 
     def tell_values(self):
-        """Tells which values were read that nobody knows, and whether choices go by time."""
+        """Reports which unknown values were read, and whether choices go by time."""
         if self.handshake is not None:
             self.handshake.run()
         if self.values is not None and self.values.on:
@@ -555,7 +555,7 @@ class Recorder:
         if self.gpu is not None and self.gpu.files is not None:
             self.note(ended=True)
         failures.write()
-        # What torch frees from here on happens in a Python that is going away.
+        # Memory that torch frees from here on is freed while Python shuts down.
         self.forget()
 
     def forget(self):

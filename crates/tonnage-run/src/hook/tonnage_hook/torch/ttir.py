@@ -3,7 +3,7 @@
 
 Programs keep their books in kernels of their own: how many tokens were sampled,
 which slot a token goes to, how long a sequence has become. The host reads the
-results back and decides by them. TTIR is what the GPU would execute: helpers are
+results back and branches on them. TTIR is what the GPU would execute: helpers are
 inlined, constants folded, and its operations are few. A kernel becomes one Python
 function that computes one program of the grid with NumPy.
 
@@ -11,7 +11,7 @@ Each value has a flag beside it: whether it is what a GPU would compute. A value
 that was made of an unknown one, chosen by it, or reached because of it, is not.
 
 Kernels that write no integers are left alone, as are those with operations that
-are not here (matrix products, descriptors, assembly). What may be spent on one
+are not here (matrix products, descriptors, assembly). The work for one
 launch is bounded by a count of operations, so that two runs do the same.
 """
 
@@ -243,7 +243,7 @@ class _Writer:
         self.spent = 0
         self.operations = 0
 
-    def put(self, line):
+    def emit(self, line):
         self.code.append("    " * self.indent + line)
 
     def name(self, value):
@@ -255,8 +255,8 @@ class _Writer:
         """A value, and beside it whether it is known."""
         name = self.name(value)
         self.types[value] = kind
-        self.put(f"{name} = {expression}")
-        self.put(f"k{name} = {known}")
+        self.emit(f"{name} = {expression}")
+        self.emit(f"k{name} = {known}")
 
     def knows(self, operands):
         return " & ".join(["k", *(f"k{self.name(one)}" for one in operands)])
@@ -264,7 +264,7 @@ class _Writer:
     def spend(self):
         """Operations that were written since the last time, where they are executed."""
         index = len(self.code)
-        self.put("")
+        self.emit("")
         return index, self.spent
 
     def spend_until(self, mark):
@@ -285,16 +285,16 @@ class _Writer:
             arguments.append(kind)
             self.types[name.strip()] = kind
             variable = self.name(name.strip())
-            self.put(f"{variable} = arguments[{len(arguments) - 1}]")
-            self.put(f"k{variable} = True")
+            self.emit(f"{variable} = arguments[{len(arguments) - 1}]")
+            self.emit(f"k{variable} = True")
         return arguments
 
     def body(self, reader):
         """Operations up to the end of a function, which may be in blocks that jump to each other."""
-        self.put("k, block = True, 0")
-        self.put("while True:")
+        self.emit("k, block = True, 0")
+        self.emit("while True:")
         self.indent += 1
-        self.put("if block == 0:")
+        self.emit("if block == 0:")
         self.indent += 1
         mark = self.spend()
         while True:
@@ -306,14 +306,14 @@ class _Writer:
                 self.spend_until(mark)
                 self.indent -= 1
                 number = self.label(label[1])
-                self.put(f"elif block == {number}:")
+                self.emit(f"elif block == {number}:")
                 self.indent += 1
                 mark = self.spend()
                 for position, part in enumerate(_split(label[2] or "")):
                     name, _, kind = part.partition(":")
                     name = name.strip()
                     self.types[name] = Type(kind)
-                    self.put(f"{self.name(name)}, k{self.name(name)} = b{number}_{position}")
+                    self.emit(f"{self.name(name)}, k{self.name(name)} = b{number}_{position}")
                 continue
             self.operation(line, reader)
         self.spend_until(mark)
@@ -327,10 +327,10 @@ class _Writer:
             raise Refused(f"the jump {target}")
         number = self.label(found[1])
         given = _split((found[2] or "").partition(" : ")[0])
-        self.put("")
+        self.emit("")
         for position, value in enumerate(given):
-            self.put(f"b{number}_{position} = {self.name(value)}, k{self.name(value)}")
-        self.put(f"block = {number}")
+            self.emit(f"b{number}_{position} = {self.name(value)}, k{self.name(value)}")
+        self.emit(f"block = {number}")
 
     def region(self, reader, finish):
         """Operations of a region; `finish` gets its last one. The line that ended it."""
@@ -447,7 +447,7 @@ class _Writer:
         if self.types[operands[0]].shape or self.combining:
             self.define(results[0], kind, f"np.where({test}, {left}, {right})", self.knows(operands))
         else:
-            # What is not chosen does not matter.
+            # Values that are not chosen do not matter.
             known = f"k & k{test} & (k{left} if {test} else k{right})"
             self.define(results[0], kind, f"({left} if {test} else {right})", known)
 
@@ -557,15 +557,15 @@ class _Writer:
         result.shape = kind.shape
         name = self.name(results[0])
         self.types[results[0]] = result
-        self.put(f"{name}, known = load({pointer}, {kind.pointee!r}, {mask}, {other})")
-        self.put(f"k{name} = known & {self.knows(operands)}")
+        self.emit(f"{name}, known = load({pointer}, {kind.pointee!r}, {mask}, {other})")
+        self.emit(f"k{name} = known & {self.knows(operands)}")
 
     def _tt_store(self, results, call, reader):
         operands, kind = self._access(call)
         self.stores_integers |= kind.pointee in _INTEGERS
         pointer, value = self.name(operands[0]), self.name(operands[1])
         mask = self.name(operands[2]) if len(operands) > 2 else "None"
-        self.put(f"store({pointer}, {kind.pointee!r}, {value}, {mask}, {self.knows(operands)})")
+        self.emit(f"store({pointer}, {kind.pointee!r}, {value}, {mask}, {self.knows(operands)})")
 
     def _tt_atomic_rmw(self, results, call, reader):
         found = re.match(r"tt\.atomic_rmw (\w+),", call)
@@ -587,7 +587,7 @@ class _Writer:
             self.types[results[0]] = result
         new = update.format("old", "value")
         arguments = f"{pointer}, {kind.pointee!r}, {value}, {mask}, lambda old, value: {new}, {self.knows(operands)}"
-        self.put(f"{name}, k{name} = change({arguments})")
+        self.emit(f"{name}, k{name} = change({arguments})")
 
     def _tt_atomic_cas(self, results, call, reader):
         operands = re.findall(r"%[\w#.$-]+", call)
@@ -602,7 +602,7 @@ class _Writer:
             self.types[results[0]] = Type(kind.pointee)
         new = f"lambda old, value: value if old == {expected} else old"
         arguments = f"{pointer}, {kind.pointee!r}, {value}, None, {new}, {self.knows(operands)}"
-        self.put(f"{name}, k{name} = change({arguments})")
+        self.emit(f"{name}, k{name} = change({arguments})")
 
     def _tt_histogram(self, results, call, reader):
         operands = re.findall(r"%[\w#.$-]+", call)
@@ -641,16 +641,16 @@ class _Writer:
                 self.spent += self.types[operands[0]].count >> 9
                 return
         function = f"f{len(self.names)}_{self.operations}"
-        self.put(f"def {function}({', '.join(self.name(name.strip()) for name, _, _ in arguments)}, k=k):")
+        self.emit(f"def {function}({', '.join(self.name(name.strip()) for name, _, _ in arguments)}, k=k):")
         self.indent += 1
         self.combining = True
         for name, _, kind in arguments:
             self.types[name.strip()] = Type(kind)
-            self.put(f"k{self.name(name.strip())} = True")
+            self.emit(f"k{self.name(name.strip())} = True")
 
         def finish(line):
             given = re.findall(r"%[\w#.$-]+", line)
-            self.put(f"return [{', '.join(self.name(one) for one in given)}]")
+            self.emit(f"return [{', '.join(self.name(one) for one in given)}]")
 
         ended = self.region(reader, finish)
         self.indent -= 1
@@ -660,7 +660,7 @@ class _Writer:
         count = self.types[operands[0]].shape[axis]
         self.spent += count if scan else 16
         made = f"{'scan' if scan else 'fold'}({function}, [{given}], {axis}{f', {reverse}' if scan else ''})"
-        self.put(f"made = {made}")
+        self.emit(f"made = {made}")
         for at, (result, kind) in enumerate(zip(results, kinds)):
             self.define(result, kind, f"made[{at}]", self.knows(operands))
 
@@ -683,7 +683,7 @@ class _Writer:
         if targets:
             left = ", ".join(f"{self.name(one)}, k{self.name(one)}" for one in targets)
             right = ", ".join(f"{self.name(one)}, k & k{self.name(one)}" for one in given)
-            self.put(f"{left} = {right}")
+            self.emit(f"{left} = {right}")
 
     def _scf_for(self, results, call, reader):
         found = re.match(r"scf\.for (?:unsigned )?(%\S+) = (%\S+) to (%\S+) step (%\S+)(.*)\{$", call)
@@ -695,22 +695,22 @@ class _Writer:
         names = [name.strip() for name, _ in pairs]
         for (name, value), result in zip(pairs, results):
             self.types[name.strip()] = self.types[result] = self.types[value.strip()]
-            self.put(f"{self.name(name.strip())}, k{self.name(name.strip())} = "
+            self.emit(f"{self.name(name.strip())}, k{self.name(name.strip())} = "
                      f"{self.name(value.strip())}, k{self.name(value.strip())}")  # fmt: skip
         kind = self.types[low]
         self.types[counter] = kind
         outer = f"outer{self.operations}"
-        self.put(f"{outer} = k")
-        self.put(f"k = {self.knows([low, high, step])}")
+        self.emit(f"{outer} = k")
+        self.emit(f"k = {self.knows([low, high, step])}")
         bounds = ", ".join(f"int({self.name(one)})" for one in (low, high, step))
-        self.put(f"for count in range({bounds}):")
+        self.emit(f"for count in range({bounds}):")
         self.indent += 1
-        self.put(f"{self.name(counter)}, k{self.name(counter)} = np.{kind.dtype}(count), k")
+        self.emit(f"{self.name(counter)}, k{self.name(counter)} = np.{kind.dtype}(count), k")
         self.region(reader, lambda line: self._assign(names, line))
         self.indent -= 1
         for name, result in zip(names, results):
-            self.put(f"{self.name(result)}, k{self.name(result)} = {self.name(name)}, k & k{self.name(name)}")
-        self.put(f"k = {outer}")
+            self.emit(f"{self.name(result)}, k{self.name(result)} = {self.name(name)}, k & k{self.name(name)}")
+        self.emit(f"k = {outer}")
 
     def _scf_if(self, results, call, reader):
         found = re.match(r"scf\.if (%\S+)(?: -> \((.*)\))? \{", call)
@@ -720,18 +720,18 @@ class _Writer:
             self.types[result] = Type(kind)
         outer = f"outer{self.operations}"
         test = self.name(found[1])
-        self.put(f"{outer} = k")
-        self.put(f"k = k & k{test}")
-        self.put(f"if {test}:")
+        self.emit(f"{outer} = k")
+        self.emit(f"k = k & k{test}")
+        self.emit(f"if {test}:")
         self.indent += 1
         ended = self.region(reader, lambda line: self._assign(results, line))
         self.indent -= 1
         if ended.startswith("} else"):
-            self.put("else:")
+            self.emit("else:")
             self.indent += 1
             self.region(reader, lambda line: self._assign(results, line))
             self.indent -= 1
-        self.put(f"k = {outer}")
+        self.emit(f"k = {outer}")
 
     def _scf_while(self, results, call, reader):
         found = re.match(r"scf\.while(?: \((.*?)\))? : \(.*\) -> (.*?) \{", call)
@@ -742,21 +742,21 @@ class _Writer:
         for name, value in pairs:
             name, value = name.strip(), value.strip()
             self.types[name] = self.types[value]
-            self.put(f"{self.name(name)}, k{self.name(name)} = {self.name(value)}, k{self.name(value)}")
+            self.emit(f"{self.name(name)}, k{self.name(name)} = {self.name(value)}, k{self.name(value)}")
         kinds = [Type(one) for one in _split(found[2].strip().removeprefix("(").removesuffix(")"))]
         for result, kind in zip(results, kinds):
             self.types[result] = kind
         outer = f"outer{self.operations}"
-        self.put(f"{outer} = k")
-        self.put("while True:")
+        self.emit(f"{outer} = k")
+        self.emit("while True:")
         self.indent += 1
 
         def decide(line):
             test, _, given = line[len("scf.condition(") :].partition(")")
-            self.put(f"k = k & k{self.name(test)}")
+            self.emit(f"k = k & k{self.name(test)}")
             self._assign(results, given)
-            self.put(f"if not {self.name(test)}:")
-            self.put("    break")
+            self.emit(f"if not {self.name(test)}:")
+            self.emit("    break")
 
         self.region(reader, decide)
         label = re.match(r"\^\w+\((.*)\):", reader.lines[reader.at])
@@ -766,10 +766,10 @@ class _Writer:
                 name, _, kind = part.partition(":")
                 name = name.strip()
                 self.types[name] = Type(kind)
-                self.put(f"{self.name(name)}, k{self.name(name)} = {self.name(result)}, k{self.name(result)}")
+                self.emit(f"{self.name(name)}, k{self.name(name)} = {self.name(result)}, k{self.name(result)}")
         self.region(reader, lambda line: self._assign(names, line))
         self.indent -= 1
-        self.put(f"k = {outer}")
+        self.emit(f"k = {outer}")
 
     def _cf_br(self, results, call, reader):
         self.jump(call[len("cf.br ") :])
@@ -777,12 +777,12 @@ class _Writer:
     def _cf_cond_br(self, results, call, reader):
         test, first, second = _split(call[len("cf.cond_br ") :])
         name = self.name(test)
-        self.put(f"k = k & k{name}")
-        self.put(f"if {name}:")
+        self.emit(f"k = k & k{name}")
+        self.emit(f"if {name}:")
         self.indent += 1
         self.jump(first)
         self.indent -= 1
-        self.put("else:")
+        self.emit("else:")
         self.indent += 1
         self.jump(second)
         self.indent -= 1
@@ -790,7 +790,7 @@ class _Writer:
     def _tt_return(self, results, call, reader):
         if call.strip() != "tt.return":
             raise Refused("a function that gives something back")
-        self.put("return")
+        self.emit("return")
 
 
 _WRITES = re.compile(r"\b(?:tt|tts|ttng)\.(?:store|atomic_rmw|atomic_cas|\w*descriptor_(?:store|reduce|scatter))\b")
@@ -815,7 +815,7 @@ def written_pointers(text):
         if writes := _WRITES.search(line):
             starts += _NAME.findall(line[writes.end() :])[:1]
         for name, first in re.findall(r"(%[\w$.-]+) = (%[\w$.-]+)", line):
-            # What a loop carries on: it begins with this.
+            # The values that a loop carries on: it begins with these.
             made_from.setdefault(name, []).append(first)
         if defined := _DEFINED.match(line.strip()):
             name, operation, operands = defined.groups()

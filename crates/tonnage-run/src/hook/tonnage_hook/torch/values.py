@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Computes small operators for real, so that what a script reads back is true.
 
-Kernels do nothing in a dry run, but programs ask for values: flags, counters,
+Kernels do nothing in a dry run, but programs request values: flags, counters,
 token ids, masks, routing tables, sizes. Nearly all of them are small. This
 dispatch mode sees each operator of torch on CUDA tensors. The CUDA operator
 always runs, so torch's allocator sees exactly what it would see; beside it the
@@ -21,7 +21,7 @@ backward pass has the sizes of the first time.
 * Operators that are cheap are computed from unknown inputs too, up to 64 KiB:
   `isfinite(loss)` is true, and a stop flag follows the side of it that is known.
 * Where the size of a result depends on values (`nonzero`, masks, `unique`), the
-  CUDA code reads a count back from the device. It is told the true count, and
+  CUDA code reads a count back from the device. It gets the true count, and
   allocates what it would on a GPU. Where the mask is unknown, the user's
   assumption takes its place.
 * Reads of values that are not known are counted, with the line of the script.
@@ -32,7 +32,7 @@ blocks, except in Python code that is called there (modules, which compute a
 forward pass again, functions with a backward pass of their own, optimizers that
 are not torch's), in steps that go by values (LBFGS, sparse gradients), and in
 torch's own functions of backward passes that do. Torch's backward of an indexing
-by masks counts them once more; it is told what the forward pass found. What is
+by masks counts them once more; it gets the count of the forward pass. Memory that is
 read in spite of that is counted by the stand-in, and named by the line of the
 backward pass or the step.
 """
@@ -54,9 +54,9 @@ from tonnage_hook.torch.graphs import node_of
 from tonnage_hook.wire import bind
 
 _UNKNOWN, _DRAWN, _KNOWN, _UNAVAILABLE = range(4)
-_DOUBT, _ZERO = 0, 3  # what `mark` is told besides _DRAWN and _KNOWN
+_DOUBT, _ZERO = 0, 3  # further arguments of `mark` besides _DRAWN and _KNOWN
 
-# Tensors of torch.compile, each of which goes with a mode of its own.
+# Tensors of torch.compile, each of which goes with its own mode.
 _OF_MODES = ("FakeTensor", "FunctionalTensor")
 
 # Marks an answer for a read of one byte; as in the stand-in.
@@ -180,8 +180,8 @@ _COMPARED = {
 }
 # Files that write tensors and decide nothing by what is in them.
 _SAVERS = "/safetensors/"
-# What torch's line search reads along its direction: the slope where it begins, a flatter one where it ends, and how
-# much the gradient has changed. With these it goes on as it does before a minimum is reached.
+# Values that torch's line search reads along its direction: the slope where it begins, a flatter one where it ends, and
+# how much the gradient has changed. With these it goes on as it does before a minimum is reached.
 _SEARCHED = {"gtd": -0.5, "gtd_new": -0.1, "ys": 0.5}
 _SIZED = {
     "_coalesce",
@@ -200,7 +200,7 @@ _SIZED = {
 
 
 class _Operator:
-    """What is known of an operator from its name and schema."""
+    """The properties of an operator that follow from its name and schema."""
 
     __slots__ = (
         "body",
@@ -311,10 +311,10 @@ class Values:
         self.on = False
         self.reads = collections.Counter()
         self.sizes = collections.Counter()
-        # How many of both decide something, and who is told.
+        # The number of both that decide something, and the thread that reports it.
         self.decisions = 0
         self.tell = lambda summary: None
-        # What masks selected, by the number of autograd's node.
+        # The counts of masks, by the number of autograd's node.
         self.counted = collections.OrderedDict()
         self.sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
         # Whether an operator was met whose function in a backward pass reads values.
@@ -326,7 +326,7 @@ class Values:
         self.foreign = {}
         self.deciding = {}
         self.places = [os.path.dirname(torch.__file__) + os.sep, "<"]
-        # Code of torch's that decides by values as a script does.
+        # Code of torch's that branches on values as a script does.
         self.deciders = os.path.join(os.path.dirname(torch.__file__), "optim") + os.sep
         self.mode = None
 
@@ -374,7 +374,7 @@ class Values:
                         return operator.call(*args, **kwargs) if kwargs else operator.call(*args)
                     return operator.handle(operator, args, kwargs or {})
                 except BaseException as error:
-                    # What this frame refers to would live as long as the exception.
+                    # The objects that this frame refers to would live as long as the exception.
                     del args, kwargs, types
                     trace = error.__traceback__
                     while trace is not None and trace.tb_frame.f_code.co_filename == "<tonnage>":
@@ -442,7 +442,7 @@ class Values:
                 frame = frame.f_back
             if message.filename != "<tonnage>" or frame is None or getattr(again, "inside", False):
                 return show(message)
-            # Ours would keep it from being told of another line.
+            # Ours would keep a warning about another line from being shown.
             globals().get("__warningregistry__", {}).clear()
             warnings.onceregistry.pop((str(message.message), message.category), None)
             if beside:
@@ -521,7 +521,7 @@ class Values:
     def before_backward(self, roots):
         """Prepares nodes that read values. Handles, to be removed after the pass.
 
-        Those that count masks are told what the forward pass found; those of other functions are seen by the mode.
+        Functions that count masks get the count of the forward pass; those of other functions are seen by the mode.
         """
         handles, seen = [], set()
         # Not the frame: what its function has made would live on with it.
@@ -563,7 +563,7 @@ class Values:
 
     @harmless(None)
     def note_unseen(self):
-        """Counts what torch has read and nobody saw, at the line that called it."""
+        """Counts the reads of torch that the mode did not see, at the line that called it."""
         before, self.unseen = self.unseen, self.count_unseen()
         if self.on and self.unseen > before:
             key = (*self._place()[0], True)
@@ -572,7 +572,7 @@ class Values:
             self._tell_now_and_then(True)
 
     def _remember(self, counts, *operands):
-        """What masks select, for the backward pass. Autograd made its node just before it called the operator.
+        """The selection of masks, for the backward pass. Autograd made its node just before it called the operator.
 
         It made none if no operand has a gradient: the last one is that of another operator.
         """
@@ -672,7 +672,7 @@ class Values:
     def _composite(self, function):
         """The implementation of an operator that only calls others; none if it is not such a one.
 
-        Autograd calls it before a mode is asked, except under `inference_mode`, which leaves autograd out: the mode
+        Autograd calls it before a mode is called, except under `inference_mode`, which leaves autograd out: the mode
         would see one operator and none of those inside.
         """
         has_kernel = self.torch._C._dispatch_has_kernel_for_dispatch_key
@@ -682,7 +682,7 @@ class Values:
         return functools.partial(function._op_dk, key)
 
     def _body(self, function, space):
-        """The function of Python that a script registered as an operator of its own; none if it is not such a one.
+        """The function of Python that a script registered as its own operator; none if it is not such a one.
 
         DTensor's own operator is C++ that calls others: copies, and a collective that sends what they made.
         """
@@ -758,7 +758,7 @@ class Values:
             return _UNAVAILABLE
         pieces = _pieces(tensor)
         if pieces is None:
-            # Too many to ask for each: what is known of all that lies between them too.
+            # Too many to query each: what is known of all that lies between them too.
             state = self.state_of(tensor.data_ptr(), _extent(tensor))
             return _UNAVAILABLE if state == _UNKNOWN else state
         least = _KNOWN
@@ -770,14 +770,14 @@ class Values:
         return least
 
     def _mark(self, tensor, state):
-        """Says what is known of a tensor from now on."""
+        """Reports what is known of a tensor from now on."""
         if self.unwraps(type(tensor)):
             return
         pieces = _pieces(tensor)
         if pieces is None:
             address, extent = tensor.data_ptr(), _extent(tensor)
             if state != _DOUBT:
-                # What lies between the pieces was not written: it is known as before.
+                # The memory between the pieces was not written: its state is as before.
                 whole = self.state_of(address, extent) if extent <= _MAX_INTEGER else _UNKNOWN
                 state = min(state, whole) if whole in (_DRAWN, _KNOWN) else _DOUBT
             pieces = ((address, extent),)
@@ -812,7 +812,7 @@ class Values:
         return view._neg_view() if tensor.is_neg() else view
 
     def _pull(self, tensor):
-        """The values of a device tensor; floating point numbers nobody knows are drawn."""
+        """The values of a device tensor; unknown floating point numbers are drawn."""
         if not tensor.is_cuda:
             return tensor
         view = self._view(tensor)
@@ -829,7 +829,7 @@ class Values:
         return self._pull(tensor)
 
     @harmless(None)
-    def _put(self, tensor, values, level):
+    def _write_values(self, tensor, values, level):
         """Writes the values of a device tensor."""
         if tensor.nbytes == 0:
             return
@@ -838,7 +838,7 @@ class Values:
             or _extent(tensor) < tensor.nbytes  # expanded: its elements share their memory
             or self._state(tensor) == _UNAVAILABLE
         ):
-            # What was there before is not what is there now.
+            # The earlier contents do not determine the present ones.
             self._mark(tensor, _DOUBT)
             return
         self._view(tensor).copy_(values)
@@ -915,7 +915,7 @@ class Values:
 
     @harmless(None)
     def _doubt(self, operator, args, kwargs):
-        """What an operator has changed is not known any more; the bytes stay as an answer."""
+        """The memory that an operator has changed is no longer known; the bytes stay as an answer."""
         for one in self._mutated(operator, args, kwargs):
             if one.nbytes:
                 self._mark(one, _DOUBT)
@@ -938,15 +938,15 @@ class Values:
         finally:
             self.pop()
         if self.count_kernels() > before:
-            # A kernel of its own may have changed what it was given.
+            # Its own kernel may have changed what it was given.
             self._doubt(operator, args, kwargs)
         return result
 
     def _collective(self, operator, args, kwargs):
-        """The stand-in exchanges what goes through NCCL, and is told the line; what another library does is unknown."""
+        """The stand-in exchanges what goes through NCCL, and gets the line; effects of another library are unknown."""
         before = self._tell_place()
         result = self._call(operator, args, kwargs)
-        # What this thread issues next may come from another line.
+        # The next call of this thread may come from another line.
         if self.calling_from(b"", 0, 0) == before:
             self._doubt(operator, args, kwargs)
         elif operator.name == "barrier" and (kwargs.get("async_op") is False or any(one is False for one in args)):
@@ -994,14 +994,14 @@ class Values:
                 and isinstance(value, self.torch.Tensor)
                 and one.shape == value.shape
             ):
-                self._put(one, value, level)
+                self._write_values(one, value, level)
         return result
 
     def _convolve(self, operator, args, kwargs):
         """`torch.jit.trace` records an operator that this one calls; a mode leaves tracing out of the inside."""
         if not self.torch.jit.is_tracing():
             return self._compute(operator, args, kwargs)
-        tracer = self.torch._C._parse_dispatch_key("Tracer")
+        tracer = self.torch._C._dispatch_key_parse("Tracer")
         exclude = self.torch._C._dispatch_tls_set_dispatch_key_excluded
         exclude(tracer, False)
         try:
@@ -1010,7 +1010,7 @@ class Values:
             exclude(tracer, True)
 
     def _cat(self, operator, args, kwargs):
-        """What is known stays known beside what is not: synchronised batch norm sends counts behind means."""
+        """Known values stay known beside unknown ones: synchronised batch norm sends counts behind means."""
         result = self._compute(operator, args, kwargs)
         self._keep_parts(result, args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0))
         return result
@@ -1045,7 +1045,7 @@ class Values:
         for one in changed:
             value = copies.get(id(one))
             if value is not None and value.shape == one.shape:
-                self._put(one, value, level)
+                self._write_values(one, value, level)
             elif one.nbytes:
                 self._mark(one, _DOUBT)
         return result
@@ -1070,7 +1070,7 @@ class Values:
                 return result
             level = self._level([value]) if value.is_cuda else _KNOWN
             if self._may_put(result):
-                self._put(result, self._pull(value), level)
+                self._write_values(result, self._pull(value), level)
             return result
         if value is None or result.nbytes == 0 or result.dtype not in self.kinds:
             return result
@@ -1108,7 +1108,7 @@ class Values:
                 and result.layout is self.torch.strided
             ):
                 if self._may_put(result):
-                    self._put(result, source, _KNOWN)
+                    self._write_values(result, source, _KNOWN)
                 elif target is not None and result.nbytes and not result.is_contiguous():
                     self._mark(result, _DOUBT)
             return result
@@ -1151,10 +1151,10 @@ class Values:
 
     @harmless(None)
     def _fall(self, loss):
-        """A line search reads a loss that nobody knows: it is a little lower each time."""
+        """A line search reads an unknown loss: it is a little lower each time."""
         if not self.kinds[loss.dtype] and self._searcher() is not None:
             self.searches += 1
-            self._put(loss, self.torch.full(loss.shape, 10_000 - 0.01 * self.searches), _DRAWN)
+            self._write_values(loss, self.torch.full(loss.shape, 10_000 - 0.01 * self.searches), _DRAWN)
 
     def _dot(self, operator, args, kwargs):
         result = self._compute(operator, args, kwargs)
@@ -1166,7 +1166,7 @@ class Values:
         frame = self._searcher() if result.is_cuda and self._state(result) < _KNOWN else None
         slope = frame and _SEARCHED.get(stored_as(frame.f_code, frame.f_lasti))
         if slope is not None:
-            self._put(result, self.torch.full(result.shape, slope), _DRAWN)
+            self._write_values(result, self.torch.full(result.shape, slope), _DRAWN)
 
     def _equal(self, operator, args, kwargs):
         level = self._level([tensor for tensor in args[:2] if tensor.is_cuda])
@@ -1185,7 +1185,7 @@ class Values:
         return result if computed is None else computed
 
     def _close(self, operator, args, kwargs):
-        """What nobody knows is as close to what it is compared with as it is in a healthy program."""
+        """Unknown values are as close to their counterparts in a comparison as in a healthy program."""
         device = [tensor for tensor in args[:2] if tensor.is_cuda]
         if not device or self._level(device) == _KNOWN:
             return self._compute(operator, args, kwargs)
@@ -1217,7 +1217,7 @@ class Values:
         return True
 
     def modules(self):
-        """What to do when these modules have been imported."""
+        """The actions after the import of each module."""
         from torch.utils._python_dispatch import TorchDispatchMode
 
         changes = {"torch.testing._comparison": self._watch_comparisons}
@@ -1228,7 +1228,7 @@ class Values:
     def _leave_before_compiled(self, module):
         """In torch 2.6 the guards of compiled code see that a mode is on, which was off when it was compiled: it would
         be compiled anew at each call, and run eagerly after eight of them. So the mode is left there. Later versions
-        tell modes of this kind apart."""
+        distinguish modes of this kind."""
         context = getattr(module, "_TorchDynamoContext", None)
         if context is None:
             return
@@ -1283,11 +1283,11 @@ class Values:
         return _Answers(self.answer, answers)
 
     def _mask(self, mask):
-        """A mask on the CPU, whether it is known, and where it comes from; by assumption if nobody knows it."""
+        """A mask on the CPU, whether it is known, and where it comes from; by assumption if it is unknown."""
         level = self._level([mask])
         if level != _UNKNOWN:
             values = self._pulled(mask)
-            # Where every flag of an unknown mask is true, that is only what was said of it.
+            # Where every flag of an unknown mask is true, that follows only from the assumption.
             if values is not None and (level == _KNOWN or mask.numel() == 1 or not bool(values.all())):
                 return values, level, "drawn"
         torch = self.torch
@@ -1316,7 +1316,7 @@ class Values:
             result = self._call(operator, args, kwargs)
         self._size_by(level, source)
         if result.shape == places.shape and self._may_put(result):
-            self._put(result, places, level)
+            self._write_values(result, places, level)
         return result
 
     def _nonzero_of_large(self, operator, args, kwargs):
@@ -1361,7 +1361,7 @@ class Values:
         if level != _UNKNOWN and self._may_put(result):
             computed, _ = self._on_cpu(operator, args, kwargs)
             if computed is not None and computed.shape == result.shape:
-                self._put(result, computed, level)
+                self._write_values(result, computed, level)
 
     def _masked_select(self, operator, args, kwargs):
         tensor, mask = args[0], args[1]
@@ -1391,9 +1391,9 @@ class Values:
         self._size_by(of, source)
         if not operator.mutated:
             if computed is not None and computed.shape == result.shape:
-                self._put(result, computed, level)
+                self._write_values(result, computed, level)
         elif id(args[0]) in copies:
-            self._put(args[0], copies[id(args[0])], level)
+            self._write_values(args[0], copies[id(args[0])], level)
         else:
             self._doubt(operator, args, kwargs)
         return result
@@ -1412,7 +1412,7 @@ class Values:
         self._size_by(*((level, "drawn") if computed is not None else (_DRAWN, "count")))
         for one, value in zip(self._results(result), self._results(computed)):
             if one.shape == value.shape and one.numel() and self._may_put(one):
-                self._put(one, value, level)
+                self._write_values(one, value, level)
         return result
 
     def _unique2(self, operator, args, kwargs):
@@ -1451,7 +1451,7 @@ class Values:
             result = self._call(operator, args, kwargs)
         self._size_by(level, "count" if places is None else "drawn")
         if places is not None and result._indices().shape == once.shape and self._may_put(result._indices()):
-            self._put(result._indices(), once, level)
+            self._write_values(result._indices(), once, level)
             self._put_sums(tensor._values(), result._values(), which, level)
         return result
 
@@ -1467,7 +1467,7 @@ class Values:
             if values.is_floating_point():
                 wide = self.torch.promote_types(wide, self.torch.float32)
             sums = self.torch.zeros(result.shape, dtype=wide)
-            self._put(result, sums.index_add_(0, which, one_by_one.to(wide)).to(values.dtype), level)
+            self._write_values(result, sums.index_add_(0, which, one_by_one.to(wide)).to(values.dtype), level)
 
     def _select_boxes(self, operator, args, kwargs):
         """Boxes that do not overlap others, by torchvision."""
@@ -1481,7 +1481,7 @@ class Values:
             result = self._call(operator, args, kwargs)
         self._size_by(*((level, "drawn") if computed is not None else (_DRAWN, "count")))
         if computed is not None and computed.shape == result.shape:
-            self._put(result, computed, level)
+            self._write_values(result, computed, level)
         return result
 
     # Answers for what is not computed.
@@ -1505,7 +1505,7 @@ class Values:
                 self._mark(result, _DRAWN)
 
     def _flag(self, name, args):
-        """What a predicate says of unknown values: finite numbers between 0 and 1, no two of them equal."""
+        """The result of a predicate for unknown values: finite numbers between 0 and 1, no two of them equal."""
         other = args[1] if len(args) > 1 else None
         if name in ("eq", "ne"):
             same = other is args[0]
@@ -1550,7 +1550,7 @@ class Values:
             shape = [1] * indices.dim()
             shape[dim] = indices.shape[dim]
             chosen = (first + torch.arange(indices.shape[dim]).reshape(shape)) % choices
-        self._put(indices, chosen, _DRAWN)
+        self._write_values(indices, chosen, _DRAWN)
 
     # Reads of values that are not known.
 
@@ -1621,7 +1621,7 @@ class Values:
         return False
 
     def _decider(self):
-        """The innermost frame of torch's that decides by what it reads, if it is what reads."""
+        """The innermost frame of torch's that branches on what it reads, if it is what reads."""
         frame = sys._getframe(2)
         while frame is not None and self.foreign.get(frame.f_code.co_filename, 0) == 0:
             if frame.f_code.co_filename.startswith(self.deciders):
@@ -1630,7 +1630,7 @@ class Values:
         return None
 
     def _tell_now_and_then(self, decides):
-        """Tells so far as there are twice as many decisions: a server kills its workers, and they tell no more."""
+        """Reports each time the number of decisions has doubled: a server kills its workers, which report no more."""
         self.decisions += decides
         if decides and self.decisions & (self.decisions - 1) == 0:
             self.tell(self.summary())
@@ -1643,7 +1643,7 @@ class Values:
                 self._mark(tensor, _DOUBT)
 
     def summary(self):
-        """What a verdict must name."""
+        """The facts that a verdict must name."""
         return {
             "reads": [[*place, decides, count] for (*place, decides), count in self.reads.items()],
             "sizes": [[*place, count] for (*place, _), count in self.sizes.items()],
@@ -1653,7 +1653,7 @@ class Values:
 
 
 class _Answers:
-    """What small reads of the device are answered inside an operator of torch."""
+    """The answers to small reads of the device inside an operator of torch."""
 
     def __init__(self, answer, numbers):
         self.answer = answer

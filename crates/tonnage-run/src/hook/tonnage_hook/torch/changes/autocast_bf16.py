@@ -11,10 +11,10 @@ Inside torch.autocast matrix products, convolutions and attention compute in bfl
 backward pass has half the size. Weights, gradients and the state of the optimizer stay in float32. Each forward pass
 keeps a copy of the weights in bfloat16 until it ends, and the graph keeps what of it the backward pass needs.
 
-What it saves: about half of the activations. It needs a little more for the cast weights; a small batch of a large
+Savings: about half of the activations. It needs a little more for the cast weights; a small batch of a large
 model can need more than without.
 
-What it does to the mathematics: products are rounded to 8 bits of precision and added up in float32. Most training
+Effect on the mathematics: products are rounded to 8 bits of precision and added up in float32. Most training
 works with it and needs no scaling of the loss.
 
 By hand:

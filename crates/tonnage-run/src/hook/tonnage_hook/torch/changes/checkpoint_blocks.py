@@ -11,10 +11,10 @@ In a forward pass every block keeps what its backward pass needs. With checkpoin
 computes the rest again when the backward pass reaches it. Then the activations of one block are there at a time,
 instead of those of all blocks.
 
-What it saves: most of the activations of the blocks. It does not help where the peak is the weights, the optimizer or
+Savings: most of the activations of the blocks. It does not help where the peak is the weights, the optimizer or
 the loss.
 
-What it does to the mathematics: nothing; dropout draws the same masks again. A layer that counts its calls, such as a
+Effect on the mathematics: nothing; dropout draws the same masks again. A layer that counts its calls, such as a
 BatchNorm, counts the second one too: its running averages move twice in a step.
 
 By hand, for each list of blocks:

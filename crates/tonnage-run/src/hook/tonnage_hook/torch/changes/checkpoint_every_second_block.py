@@ -9,9 +9,9 @@ cost = "The forward pass of every second block is computed again in the backward
 page = '''
 As checkpoint-blocks, for every second block: half of the recomputation, and half of what it saves.
 
-What it saves: about half of the activations of the blocks.
+Savings: about half of the activations of the blocks.
 
-What it does to the mathematics: nothing; dropout draws the same masks again. A layer that counts its calls, such as a
+Effect on the mathematics: nothing; dropout draws the same masks again. A layer that counts its calls, such as a
 BatchNorm, counts the second one too.
 
 By hand, for each list of blocks:

@@ -10,10 +10,10 @@ page = '''
 In a forward pass every layer keeps what its backward pass needs. With checkpointing a layer keeps its input only, and
 computes the rest again when the backward pass reaches it.
 
-What it saves: most of the activations of the layers. It does not help where the peak is the weights, the optimizer or
+Savings: most of the activations of the layers. It does not help where the peak is the weights, the optimizer or
 the loss.
 
-What it does to the mathematics: nothing; dropout draws the same masks again.
+Effect on the mathematics: nothing; dropout draws the same masks again.
 
 By hand: model.gradient_checkpointing_enable()
 or, with the Trainer: TrainingArguments(..., gradient_checkpointing=True)

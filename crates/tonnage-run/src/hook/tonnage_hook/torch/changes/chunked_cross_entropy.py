@@ -11,9 +11,9 @@ A language model computes a logit for each word of the vocabulary at each positi
 the loss from them; with their gradients this is 12 bytes for each position and word. Here 1024 positions at a time go
 through the head and the loss, and are computed again in the backward pass.
 
-What it saves: nearly all of the memory of logits and loss.
+Savings: nearly all of the memory of logits and loss.
 
-What it does to the mathematics: the same formula, added up in another order.
+Effect on the mathematics: the same formula, added up in another order.
 
 The logits in the output of the model are then the hidden states before the head: a program that reads the logits, to
 count right answers or to generate, needs another way to get them.
@@ -71,7 +71,7 @@ class Change(Base):
             self.refused(f"{kind} has no head of a language model that is one linear layer")
             return
         if "forward" in vars(head) or "loss_function" in vars(model):
-            self.refused("the program has a loss of its own", already=True)
+            self.refused("the program has its own loss", already=True)
             return
         # The very lines that are printed; in a file of torch, so that no traceback shows one of ours.
         exec(compile(_CODE.format(model="model"), self.torch.nn.functional.__file__, "exec"), self._scope(model))

@@ -10,9 +10,9 @@ page = '''
 model.eval() changes layers such as dropout; it does not stop the forward pass from keeping what a backward pass would
 need. torch.no_grad() does.
 
-What it saves: all activations of evaluation passes.
+Savings: all activations of evaluation passes.
 
-What it does to the mathematics: nothing, unless the program computes gradients of the evaluation.
+Effect on the mathematics: nothing, unless the program computes gradients of the evaluation.
 
 By hand: with torch.no_grad(): output = model(inputs)
 '''

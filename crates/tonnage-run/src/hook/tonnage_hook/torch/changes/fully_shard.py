@@ -12,13 +12,13 @@ Each GPU keeps its part of every weight, of its gradient and of its optimizer st
 weights are gathered from all GPUs; afterwards they are given up again. In the backward pass the gradients are summed
 and each GPU keeps its part of the sums.
 
-What it saves: with N GPUs all but one Nth of the weights, gradients and optimizer state, except for the blocks that
+Savings: with N GPUs all but one Nth of the weights, gradients and optimizer state, except for the blocks that
 are gathered at the moment. It does not save activations.
 
-How it is known: rank 0 of N is really run, by PyTorch's own FSDP2, with collectives that move nothing. What NCCL itself
-takes on each GPU is not part of it.
+Method: rank 0 of N is really run, by PyTorch's own FSDP2, with collectives that move nothing. The memory that
+NCCL itself takes on each GPU is not part of it.
 
-What it does to the mathematics: each GPU computes the batch that the program has, so a step is over N times as many
+Effect on the mathematics: each GPU computes the batch that the program has, so a step is over N times as many
 samples; sums over GPUs round differently.
 
 By hand: fully_shard(block) for each block, then fully_shard(model), before the optimizer is made; start the program

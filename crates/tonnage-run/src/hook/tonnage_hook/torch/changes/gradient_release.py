@@ -5,14 +5,14 @@ title = "Optimizer steps inside the backward pass"
 maths = "nothing"
 group = "optimizer"
 applies = "optimizers of torch.optim; not with clipping, accumulation or scaling of gradients"
-cost = "None to speak of: the same steps, one parameter at a time."
+cost = "Hardly any: the same steps, one parameter at a time."
 page = '''
 As soon as the gradient of a parameter is complete, the parameter is updated and the gradient is given free. Then there
 is one gradient at a time, instead of all of them until the step.
 
-What it saves: nearly all of the gradients, and the temporary memory of the step.
+Savings: nearly all of the gradients, and the temporary memory of the step.
 
-What it does to the mathematics: nothing, as long as the program does not need all gradients at once: clipping by the
+Effect on the mathematics: nothing, as long as the program does not need all gradients at once: clipping by the
 norm of all, accumulation over several batches and gradient scalers do, and the change is not made then. The lines below
 read the options of each group at every step, so a schedule of the learning rate still holds.
 
@@ -41,7 +41,7 @@ from tonnage_hook.torch.changing import OfOptimizers
 class Change(OfOptimizers):
     def install(self):
         super().install()
-        # Released gradients are gone before these are asked for: the first call takes the change back.
+        # Released gradients are gone before these are requested: the first call takes the change back.
         self.handles, self.backwards, self.inner = [], 0, False
         utilities = self.torch.nn.utils
         for name in ("clip_grad_norm_", "clip_grad_value_"):

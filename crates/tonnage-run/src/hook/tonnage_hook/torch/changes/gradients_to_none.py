@@ -10,9 +10,9 @@ page = '''
 zero_grad(set_to_none=False) fills the gradients with zeros and keeps their memory through the next forward pass. With
 set_to_none=True, the default, it is given free until the backward pass needs it.
 
-What it saves: the gradients, in the forward pass. It does not help where the peak is in the step of the optimizer.
+Savings: the gradients, in the forward pass. It does not help where the peak is in the step of the optimizer.
 
-What it does to the mathematics: nothing for most programs. A parameter that gets no gradient is then left out of the
+Effect on the mathematics: nothing for most programs. A parameter that gets no gradient is then left out of the
 step, instead of being updated with a gradient of zero.
 
 By hand: optimizer.zero_grad()

@@ -10,10 +10,10 @@ cost = "Little: each linear layer has two more, narrow products; there are fewer
 page = '''
 The weights stay as they are. Each linear layer gets two narrow matrices of rank 16, and only these are trained.
 
-What it saves: the gradients and the state of the optimizer of all other weights. The weights themselves stay, and most
+Savings: the gradients and the state of the optimizer of all other weights. The weights themselves stay, and most
 activations too: their gradients are needed on the way to the adapters.
 
-What it does to the mathematics: another algorithm: it fine-tunes in a small subspace.
+Effect on the mathematics: another algorithm: it fine-tunes in a small subspace.
 
 By hand, before the optimizer is made:
 

@@ -7,13 +7,13 @@ group = "offload"
 applies = "models that are trained on the GPU"
 cost = "Everything that is kept for the backward pass goes to the host and comes back, over the bus."
 page = '''
-What a forward pass keeps for the backward pass is copied to page-locked memory of the host, and comes back when the
-backward pass needs it.
+Tensors that a forward pass keeps for the backward pass are copied to page-locked memory of the host, and come back when
+the backward pass needs them.
 
-What it saves: the activations inside the model. The host needs as much, page-locked. What is computed outside the
+Savings: the activations inside the model. The host needs as much, page-locked. Activations computed outside the
 model, such as a loss, stays on the GPU.
 
-What it does to the mathematics: nothing.
+Effect on the mathematics: nothing.
 
 By hand:
 

@@ -11,10 +11,10 @@ page = '''
 Adam keeps two numbers for each parameter. bitsandbytes keeps them in 8 bits instead of 32, with a scale for every 256
 of them; parameters with fewer than 4096 elements keep 32 bits.
 
-What it saves: about three quarters of the state of the optimizer, which is half of what weights, gradients and state
+Savings: about three quarters of the state of the optimizer, which is half of what weights, gradients and state
 take together. Its step needs no copy of the parameters either.
 
-What it does to the mathematics: another algorithm; the averages are rounded to 8 bits after each step. It is known to
+Effect on the mathematics: another algorithm; the averages are rounded to 8 bits after each step. It is known to
 train large models as well as Adam does, and embeddings less well.
 
 By hand: optimizer = bitsandbytes.optim.AdamW8bit(parameters, lr=...)

@@ -9,9 +9,9 @@ cost = "Little: a step computes sums over rows and columns."
 page = '''
 Adam keeps two numbers for each parameter. Adafactor keeps one for each row and one for each column of a matrix.
 
-What it saves: nearly all of the state of the optimizer.
+Savings: nearly all of the state of the optimizer.
 
-What it does to the mathematics: another algorithm, without momentum; the learning rate has another meaning, and has to
+Effect on the mathematics: another algorithm, without momentum; the learning rate has another meaning, and has to
 be found anew.
 
 By hand: optimizer = torch.optim.Adafactor(parameters, lr=...)

@@ -10,10 +10,10 @@ page = '''
 PyTorch's default step of an optimizer (foreach) computes with lists of all parameters, and keeps about one more copy of
 them while it does. With foreach=False it updates one parameter after another, and keeps temporaries of one at a time.
 
-What it saves: the temporary memory of the step, about as much as the parameters take. Where a fused optimizer exists,
+Savings: the temporary memory of the step, about as much as the parameters take. Where a fused optimizer exists,
 it saves the same and is faster: optimizer-fused.
 
-What it does to the mathematics: nothing, the same operations run parameter by parameter.
+Effect on the mathematics: nothing, the same operations run parameter by parameter.
 
 By hand: optimizer = torch.optim.AdamW(parameters, lr=..., foreach=False)
 '''

@@ -10,10 +10,10 @@ page = '''
 PyTorch's default step of an optimizer (foreach) computes with lists of all parameters, and keeps about one more copy of
 them while it does. With fused=True one kernel reads and writes each element once, and needs no copy.
 
-What it saves: the temporary memory of the step, about as much as the parameters take. It does not help where the peak
+Savings: the temporary memory of the step, about as much as the parameters take. It does not help where the peak
 is elsewhere, for instance in the backward pass.
 
-What it does to the mathematics: the same formula, rounded in another order.
+Effect on the mathematics: the same formula, rounded in another order.
 
 By hand: optimizer = torch.optim.AdamW(parameters, lr=..., fused=True)
 '''

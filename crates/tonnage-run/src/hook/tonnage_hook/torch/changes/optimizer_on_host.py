@@ -10,10 +10,10 @@ page = '''
 The state of the optimizer, and the weights that it works on, are in the memory of the host. Before each step the
 gradients are copied there and given free on the GPU; after it the weights are copied back.
 
-What it saves: all of the state of the optimizer, and the temporary memory of its step. The host needs the state and one
+Savings: all of the state of the optimizer, and the temporary memory of its step. The host needs the state and one
 more copy of the weights.
 
-What it does to the mathematics: the same formula, computed by the CPU, which rounds in another order. Gradients are
+Effect on the mathematics: the same formula, computed by the CPU, which rounds in another order. Gradients are
 gone after each step, whether zero_grad is called or not.
 
 In a dry run the step itself is not computed, so that a large model does not fill the memory of this machine.

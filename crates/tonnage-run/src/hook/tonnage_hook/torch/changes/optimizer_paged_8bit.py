@@ -11,10 +11,10 @@ page = '''
 The state of Adam in 8 bits, in managed memory: the driver moves it to the host when the GPU is full, and back when a
 step reads it.
 
-What it saves: all of the state of the optimizer, as far as the GPU is full; the verdict counts managed memory beside
+Savings: all of the state of the optimizer, as far as the GPU is full; the verdict counts managed memory beside
 the memory of the device.
 
-What it does to the mathematics: as optimizer-8bit does: the averages are rounded to 8 bits after each step.
+Effect on the mathematics: as optimizer-8bit does: the averages are rounded to 8 bits after each step.
 
 By hand: optimizer = bitsandbytes.optim.PagedAdamW8bit(parameters, lr=...)
 '''

@@ -10,9 +10,9 @@ page = '''
 Eager attention computes the matrix of all pairs of positions, and keeps it with its softmax for the backward pass.
 torch.nn.functional.scaled_dot_product_attention computes it in pieces and keeps none of them.
 
-What it saves: for each layer the matrices of batch × heads × length × length.
+Savings: for each layer the matrices of batch × heads × length × length.
 
-What it does to the mathematics: the same formula, rounded in another order.
+Effect on the mathematics: the same formula, rounded in another order.
 
 By hand: model.set_attn_implementation("sdpa")
 or, where the model is made: attn_implementation="sdpa"
@@ -39,7 +39,7 @@ class Change(Base):
         elif not getattr(model, "_supports_sdpa", False):
             self.refused(f"{kind} does not support it")
         elif getattr(model.config, "output_attentions", False):
-            self.refused("the program asks for the matrices of the attention, which only eager attention has")
+            self.refused("the program requests the matrices of the attention, which only eager attention has")
         elif not hasattr(model, "set_attn_implementation"):
             self.refused("this version of transformers cannot change the attention of a model that is made")
         else:

@@ -11,13 +11,13 @@ page = '''
 Each GPU keeps its part of every gradient and of the optimizer state. The weights are gathered in the forward pass and
 stay until the backward pass has used them, so they are gathered once and not twice.
 
-What it saves: with N GPUs all but one Nth of the gradients and the optimizer state. Weights and activations are there
+Savings: with N GPUs all but one Nth of the gradients and the optimizer state. Weights and activations are there
 in full while a step is computed.
 
-How it is known: rank 0 of N is really run, by PyTorch's own FSDP2, with collectives that move nothing. What NCCL itself
-takes on each GPU is not part of it.
+Method: rank 0 of N is really run, by PyTorch's own FSDP2, with collectives that move nothing. The memory that
+NCCL itself takes on each GPU is not part of it.
 
-What it does to the mathematics: each GPU computes the batch that the program has, so a step is over N times as many
+Effect on the mathematics: each GPU computes the batch that the program has, so a step is over N times as many
 samples; sums over GPUs round differently.
 
 By hand: fully_shard(block, reshard_after_forward=False) for each block, then the same for the model, before the

@@ -9,9 +9,9 @@ cost = "None from compute capability 8.0 on. Older GPUs compute bfloat16 without
 page = '''
 The whole model is cast to bfloat16: weights, gradients, the state of the optimizer and activations take half.
 
-What it saves: half of nearly everything.
+Savings: half of nearly everything.
 
-What it does to the mathematics: weights have 8 bits of precision. A small update of a large weight is lost; training
+Effect on the mathematics: weights have 8 bits of precision. A small update of a large weight is lost; training
 from the beginning often needs weights of 32 bits (autocast-bf16), fine-tuning mostly does not.
 
 Floating-point inputs of the model have to be cast too; a dry run does that.
