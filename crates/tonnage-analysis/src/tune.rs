@@ -242,22 +242,25 @@ fn everywhere<T: Sync, R: Send>(
     let next = AtomicUsize::new(0);
     let done = AtomicUsize::new(0);
     let results: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::with_capacity(items.len()));
-    // Threads of the standard library suffice: items are few and long.
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, items.len().max(1)) {
-            scope.spawn(|| {
-                while let Some((index, item)) = {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    items.get(index).map(|item| (index, item))
-                } {
-                    let result = work(item);
-                    let mut all = results.lock().unwrap_or_else(PoisonError::into_inner);
-                    all.push((index, result));
-                    drop(all);
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1);
-                }
-            });
+    let take_items = || {
+        while let Some((index, item)) = {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            items.get(index).map(|item| (index, item))
+        } {
+            let result = work(item);
+            let mut all = results.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push((index, result));
+            drop(all);
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
+    };
+    // Threads of the standard library suffice: items are few and long. A system without threads leaves all items to
+    // the thread of the caller.
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(items.len()) {
+            let _ = std::thread::Builder::new().spawn_scoped(scope, take_items);
+        }
+        take_items();
     });
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     results.sort_by_key(|(index, _)| *index);

@@ -7,27 +7,37 @@ use std::fmt::Write as _;
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 
+#[cfg(feature = "jobs")]
 use crate::commands::check::{CheckFormat, CheckOptions};
 use crate::commands::completions::CompletionsOptions;
 use crate::commands::convert::ConvertOptions;
 use crate::commands::diff::DiffOptions;
+#[cfg(feature = "jobs")]
 use crate::commands::doctor::DoctorOptions;
 use crate::commands::explain::ExplainOptions;
 use crate::commands::export::ExportOptions;
+#[cfg(feature = "jobs")]
 use crate::commands::fit::FitOptions;
+#[cfg(feature = "jobs")]
 use crate::commands::fleet::FleetOptions;
+#[cfg(feature = "jobs")]
 use crate::commands::forecast::ForecastOptions;
 use crate::commands::gpus::GpusOptions;
 use crate::commands::import::ImportOptions;
 use crate::commands::info::InfoOptions;
+#[cfg(feature = "jobs")]
 use crate::commands::mcp::McpOptions;
 use crate::commands::plan::PlanOptions;
+#[cfg(feature = "jobs")]
 use crate::commands::record::RecordOptions;
 use crate::commands::replay::ReplayOptions;
 use crate::commands::report::ReportOptions;
+#[cfg(feature = "jobs")]
 use crate::commands::run::RunOptions;
+#[cfg(feature = "jobs")]
 use crate::commands::serve_fit::ServeFitOptions;
 use crate::commands::tune::TuneOptions;
+#[cfg(feature = "jobs")]
 use crate::commands::verify::VerifyOptions;
 
 /// The effects of a job on GPU memory, without a GPU.
@@ -63,26 +73,36 @@ impl Color {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    #[cfg(feature = "jobs")]
     Run(RunOptions),
     Explain(ExplainOptions),
+    #[cfg(feature = "jobs")]
     Fit(FitOptions),
     Report(ReportOptions),
     Diff(DiffOptions),
+    #[cfg(feature = "jobs")]
     Check(CheckOptions),
     Replay(ReplayOptions),
     Plan(PlanOptions),
+    #[cfg(feature = "jobs")]
     Record(RecordOptions),
+    #[cfg(feature = "jobs")]
     Verify(VerifyOptions),
+    #[cfg(feature = "jobs")]
     Forecast(ForecastOptions),
+    #[cfg(feature = "jobs")]
     Fleet(FleetOptions),
     Info(InfoOptions),
     Convert(ConvertOptions),
     Gpus(GpusOptions),
+    #[cfg(feature = "jobs")]
     Doctor(DoctorOptions),
+    #[cfg(feature = "jobs")]
     Mcp(McpOptions),
     Completions(CompletionsOptions),
     #[command(hide = true)]
     Tune(TuneOptions),
+    #[cfg(feature = "jobs")]
     #[command(hide = true)]
     ServeFit(ServeFitOptions),
     #[command(hide = true)]
@@ -197,6 +217,7 @@ impl Command {
     pub(crate) fn older_name(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Tune(_) => Some(("tune", "replay --search")),
+            #[cfg(feature = "jobs")]
             Self::ServeFit(_) => Some(("serve-fit", "fit")),
             Self::Import(_) => Some(("import", "convert")),
             Self::Export(_) => Some(("export", "convert --to")),
@@ -207,9 +228,12 @@ impl Command {
     /// Whether only the verdict is wanted.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
+            #[cfg(feature = "jobs")]
             Self::Run(options) => options.detail.quiet.quiet,
             Self::Explain(options) => options.detail.quiet.quiet,
+            #[cfg(feature = "jobs")]
             Self::Fit(options) => options.quiet.quiet,
+            #[cfg(feature = "jobs")]
             Self::Check(options) => options.quiet.quiet,
             Self::Replay(options) => options.quiet.quiet,
             _ => false,
@@ -218,25 +242,32 @@ impl Command {
 
     /// The verdict in the text of a reply: its first line, or a line for each budget of `check`.
     pub(crate) fn verdict_in(&self, text: &str) -> String {
-        let Self::Check(options) = self else {
-            return text.lines().next().unwrap_or_default().to_owned();
-        };
-        if options.json || options.format != CheckFormat::Text {
-            return text.to_owned();
+        #[cfg(feature = "jobs")]
+        if let Self::Check(options) = self {
+            if options.json || options.format != CheckFormat::Text {
+                return text.to_owned();
+            }
+            let verdicts = text.lines().filter(|line| !line.starts_with(' '));
+            return verdicts.collect::<Vec<_>>().join("\n");
         }
-        let verdicts = text.lines().filter(|line| !line.starts_with(' '));
-        verdicts.collect::<Vec<_>>().join("\n")
+        text.lines().next().unwrap_or_default().to_owned()
     }
 
     /// Whether the reply is for a program.
     pub(crate) fn wants_json(&self) -> bool {
         match self {
+            #[cfg(feature = "jobs")]
             Self::Run(options) => options.reply.json,
+            #[cfg(feature = "jobs")]
             Self::Record(options) => options.json,
+            #[cfg(feature = "jobs")]
             Self::Verify(options) => options.json,
+            #[cfg(feature = "jobs")]
             Self::Fit(options) => options.reply.json,
+            #[cfg(feature = "jobs")]
             Self::ServeFit(options) => options.reply.json,
             Self::Gpus(options) => options.reply.json,
+            #[cfg(feature = "jobs")]
             Self::Doctor(options) => options.reply.json,
             Self::Info(options) => options.reply.json,
             Self::Replay(options) => options.reply.json,
@@ -245,15 +276,17 @@ impl Command {
             Self::Explain(options) => options.reply.json,
             Self::Diff(options) => options.reply.json,
             Self::Report(options) => options.json,
+            #[cfg(feature = "jobs")]
             Self::Forecast(options) => options.what.wants_json(),
+            #[cfg(feature = "jobs")]
             Self::Fleet(options) => options.what.wants_json(),
             // They write files, or have formats of their own.
             Self::Convert(_)
             | Self::Import(_)
             | Self::Export(_)
-            | Self::Check(_)
-            | Self::Mcp(_)
             | Self::Completions(_) => false,
+            #[cfg(feature = "jobs")]
+            Self::Check(_) | Self::Mcp(_) => false,
         }
     }
 }

@@ -8,6 +8,15 @@
 //! Exit codes are part of the interface: 0 yes or done, 1 the answer is no
 //! (does not fit), 2 bad use or failure.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "jobs"),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        reason = "some helpers serve only commands that start jobs"
+    )
+)]
 
 mod arguments;
 mod browser;
@@ -28,12 +37,14 @@ use std::sync::{Arc, Once};
 use clap::FromArgMatches as _;
 
 use crate::arguments::{Arguments, Command};
-pub use tonnage_run::PRODUCER;
 
 pub use crate::output::{Answer, Failure, Reply};
 use crate::output::{Form, print_out};
 #[cfg(feature = "schema")]
 pub use crate::schema::{Described, schemas};
+
+/// The name of tonnage in the files it writes.
+pub const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
 
 /// The command with all that can be typed, as data: its reference, man pages and completions are made of it.
 pub fn command() -> clap::Command {
@@ -54,6 +65,9 @@ fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::E
 
 /// Runs the command with these words, the first of which is its own name; the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
+    // The standard library knows no folder for temporary files there.
+    #[cfg(target_os = "wasi")]
+    let _ = tempfile::env::override_temp_dir(std::path::Path::new("/tmp"));
     keep_guarded_panics_quiet();
     let arguments = match parse(words) {
         Ok(arguments) => arguments,
@@ -165,12 +179,18 @@ fn answer(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow:
         ));
     }
     match command {
+        #[cfg(feature = "jobs")]
         Command::Run(options) => commands::run::run_in(options, form, surroundings),
+        #[cfg(feature = "jobs")]
         Command::Record(options) => commands::record::run(options, form, surroundings),
+        #[cfg(feature = "jobs")]
         Command::Verify(options) => commands::verify::run(options, form, surroundings),
+        #[cfg(feature = "jobs")]
         Command::Fit(options) => commands::fit::run(options, form, surroundings),
+        #[cfg(feature = "jobs")]
         Command::ServeFit(options) => commands::serve_fit::run(options, form, surroundings),
         Command::Gpus(options) => commands::gpus::run(options, form),
+        #[cfg(feature = "jobs")]
         Command::Doctor(options) => commands::doctor::run(options, form, surroundings),
         Command::Info(options) => commands::info::run(options, form),
         Command::Convert(options) => commands::convert::run(options),
@@ -184,10 +204,14 @@ fn answer(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow:
         Command::Tune(options) => commands::tune::run(options, form),
         Command::Explain(options) => commands::explain::run(options, form, surroundings),
         Command::Diff(options) => commands::diff::run(options, form),
+        #[cfg(feature = "jobs")]
         Command::Check(options) => commands::check::run(options, form, surroundings),
+        #[cfg(feature = "jobs")]
         Command::Forecast(options) => commands::forecast::run(options, form, surroundings),
+        #[cfg(feature = "jobs")]
         Command::Fleet(options) => commands::fleet::run(options, form),
         Command::Report(options) => commands::report::run(options, form),
+        #[cfg(feature = "jobs")]
         Command::Mcp(options) => commands::mcp::run(options, form),
         Command::Completions(options) => Ok(commands::completions::run(options)),
     }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+#[cfg(feature = "jobs")]
 use tonnage_run::StopAfter;
 
 /// Headings of the help of commands with many options.
@@ -37,6 +38,7 @@ pub(crate) struct GpuOptions {
     pub(crate) allow_real_gpu: bool,
 }
 
+#[cfg(feature = "jobs")]
 #[derive(Args, Debug)]
 pub(crate) struct RunLimits {
     /// Memory that must stay free for the answer to be "fits" [default: the most CUDA overhead seen on real GPUs].
@@ -139,6 +141,7 @@ pub(crate) struct SideEffects {
     pub(crate) pass_through: Vec<PathBuf>,
 }
 
+#[cfg(feature = "jobs")]
 impl SideEffects {
     /// Puts them into the options of a dry run.
     pub(crate) fn apply(&self, options: &mut tonnage_run::Options) {
@@ -175,6 +178,7 @@ fn parse_torch(text: &str) -> Result<u16, String> {
         .ok_or_else(|| "expected a release such as 2.11".to_owned())
 }
 
+#[cfg(feature = "jobs")]
 /// Reads `3steps`, `90s` or `5min`.
 fn parse_stop_after(text: &str) -> Result<StopAfter, String> {
     let digits = text

@@ -6,6 +6,7 @@ use std::cell::Cell;
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
+#[cfg(feature = "jobs")]
 use tonnage_run::RunError;
 pub(crate) use tonnage_text::{bytes, count, plural, ranks_named};
 
@@ -185,12 +186,15 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         if let Some(hinted) = cause.downcast_ref::<Hinted>() {
             return Some(hinted.hint.clone());
         }
-        match cause.downcast_ref::<RunError>()? {
+        #[cfg(feature = "jobs")]
+        return match cause.downcast_ref::<RunError>()? {
             RunError::RealGpu { .. } => {
                 Some("run on a machine without one, or use --allow-real-gpu".to_owned())
             }
             error => error.hint(),
-        }
+        };
+        #[cfg(not(feature = "jobs"))]
+        None
     })
 }
 

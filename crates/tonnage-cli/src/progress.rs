@@ -8,14 +8,32 @@ use std::fs::File;
 use std::io::{self, Read, Seek as _};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+#[cfg(not(target_family = "wasm"))]
+use indicatif::{ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use indicatif::ProgressBar;
+
+#[cfg(target_family = "wasm")]
+pub(crate) use self::percent::ProgressBar;
+
+#[cfg(not(target_family = "wasm"))]
 use crate::output::is_quiet;
+
+#[cfg(target_family = "wasm")]
+mod percent;
 
 const READING: &str = "reading: {binary_bytes} of {binary_total_bytes}, {eta} left";
 const REPLAYS: &str = "replayed with {pos} of {len} allocators, {eta} left after {elapsed}";
 
+/// In a browser, the page draws the bar.
+#[cfg(target_family = "wasm")]
+pub(crate) fn line(_is_off: bool, _template: &str) -> ProgressBar {
+    ProgressBar::default()
+}
+
 /// One line that is written over and gone at the end; its text is a template of indicatif.
+#[cfg(not(target_family = "wasm"))]
 pub(crate) fn line(is_off: bool, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, target(is_off));
     let bar = bar.with_finish(ProgressFinish::AndClear);
@@ -25,6 +43,7 @@ pub(crate) fn line(is_off: bool, template: &str) -> ProgressBar {
     }
 }
 
+#[cfg(not(target_family = "wasm"))]
 fn target(is_off: bool) -> ProgressDrawTarget {
     if is_off || is_quiet() || is_unwanted() {
         ProgressDrawTarget::hidden()
@@ -60,6 +79,7 @@ impl Read for Reading {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if !self.is_shown && self.begun.elapsed() > Duration::from_secs(1) {
             self.is_shown = true;
+            #[cfg(not(target_family = "wasm"))]
             self.bar.set_draw_target(target(false));
         }
         let read = self.file.read(buffer)?;
@@ -72,6 +92,7 @@ impl Read for Reading {
 pub(crate) fn of_replays<T>(work: impl FnOnce(&dyn Fn(usize, usize)) -> T) -> T {
     let bar = line(false, REPLAYS);
     // A replay may take a minute: the time goes on meanwhile.
+    #[cfg(not(target_family = "wasm"))]
     bar.enable_steady_tick(Duration::from_millis(200));
     let result = work(&|done, total| {
         bar.set_length(total as u64);
@@ -81,6 +102,7 @@ pub(crate) fn of_replays<T>(work: impl FnOnce(&dyn Fn(usize, usize)) -> T) -> T 
     result
 }
 
+#[cfg(not(target_family = "wasm"))]
 /// As clap reads the variable where `--no-progress` is an option.
 fn is_unwanted() -> bool {
     std::env::var_os("TONNAGE_NO_PROGRESS").is_some_and(|value| {

@@ -26,10 +26,8 @@ pub(crate) struct Screen<'a> {
 impl<'a> Screen<'a> {
     /// As wide as the terminal.
     pub(crate) fn new(folders: &'a [&'a str]) -> Self {
-        let seen = terminal_size::terminal_size_of(std::io::stdout());
-        let seen = seen.map(|(terminal_size::Width(width), _)| usize::from(width));
         Self {
-            width: seen.unwrap_or(WIDE).clamp(NARROW, WIDE),
+            width: terminal_width().unwrap_or(WIDE).clamp(NARROW, WIDE),
             folders,
             text: String::new(),
         }
@@ -93,6 +91,17 @@ impl<'a> Screen<'a> {
             let _ = writeln!(self.text, "{}", line.trim_end());
         }
     }
+}
+
+#[cfg(not(target_family = "wasm"))]
+fn terminal_width() -> Option<usize> {
+    let seen = terminal_size::terminal_size_of(std::io::stdout());
+    seen.map(|(terminal_size::Width(width), _)| usize::from(width))
+}
+
+#[cfg(target_family = "wasm")]
+fn terminal_width() -> Option<usize> {
+    None
 }
 
 #[cfg(test)]

@@ -19,7 +19,9 @@ use tonnage_analysis::replay::{Job, Options};
 use tonnage_recording::{facts, meta};
 use tonnage_text::{bytes, count, plural, shortened};
 
+#[cfg(feature = "jobs")]
 use tonnage_run::RunError;
+#[cfg(feature = "jobs")]
 use tonnage_run::changes::{self, Change};
 
 use super::recording::{Recording, explained, job_folder, plain, unreadable_trace, without};
@@ -67,6 +69,7 @@ pub(crate) fn run(
     if name.len() == 5 && name.to_ascii_uppercase().starts_with("TN") && !options.what.exists() {
         return page(&name, form);
     }
+    #[cfg(feature = "jobs")]
     if !options.what.exists() {
         match changes::find(&name) {
             Ok(change) => return page_of_change(change, form),
@@ -335,6 +338,7 @@ pub(crate) struct ChangePage {
     packages: &'static [String],
 }
 
+#[cfg(feature = "jobs")]
 fn page_of_change(change: &'static Change, form: Form) -> Result<Reply> {
     let page = ChangePage {
         name: &change.name,

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+#[cfg(feature = "jobs")]
 use signal_hook::consts::SIGINT;
 use tonnage_analysis::plan::{
     GraphFacts, GroupReport, PlanError, Report, Wanted, csv, onnx, plan, problems,
@@ -185,6 +186,7 @@ fn watched<T>(options: &PlanOptions, form: Form, plan: impl FnOnce(&Options<'_>)
     // Set by Ctrl-C: the best plan so far is then the answer.
     let cancel = Arc::new(AtomicBool::new(false));
     // A calling program handles Ctrl-C in its own way.
+    #[cfg(feature = "jobs")]
     if form != Form::Both {
         // Without the handler Ctrl-C ends the process as ever.
         let _ = signal_hook::flag::register(SIGINT, Arc::clone(&cancel));

@@ -21,10 +21,10 @@ use tonnage_report::{
 use super::panes::{Panes, Source};
 use crate::PRODUCER;
 use crate::commands::explain::render_text;
+use crate::commands::headroom::{self, evidence};
 use crate::commands::recording::{Recording, explained, named, plain, unreadable_trace, words};
 use crate::commands::report::Compare;
 use crate::commands::report::ReportOptions;
-use crate::commands::run::render::{self, evidence};
 use crate::output::{bytes, count, plural, ranks_named, without_colour};
 use crate::progress;
 
@@ -423,7 +423,7 @@ fn distance(verdict: &Verdict, margin: &Margin) -> Vec<Fact> {
         let how = "the smallest GPU on which every request is served (replayed)";
         fact("needs", format!("{least}{}: {how}", bytes(smallest)))
     });
-    let lines = render::distance(margin, true).into_iter();
+    let lines = headroom::distance(margin, true).into_iter();
     let lines = lines.map(|(name, line)| fact(name, without_colour(&line)));
     needs.into_iter().chain(lines).collect()
 }
