@@ -38,6 +38,8 @@ def main(path: Path) -> int:
         faults += [f"{file} is no business of a wheel" for file in strays]
         if not any(file.endswith("licenses/LICENSE-MIT") for file in files):
             faults.append("the licence is missing")
+        if not any(file.endswith("licenses/LICENSE-THIRD-PARTY") for file in files):
+            faults.append("the licenses of the crates in it are missing; run .ci/licenses.py before the build")
         libraries = [file for file in files if file.endswith(".so")]
         if libraries != [MODULE]:
             faults.append(f"one shared object was expected, not {libraries}")

@@ -281,10 +281,7 @@ impl Command {
             #[cfg(feature = "jobs")]
             Self::Fleet(options) => options.what.wants_json(),
             // They write files, or have formats of their own.
-            Self::Convert(_)
-            | Self::Import(_)
-            | Self::Export(_)
-            | Self::Completions(_) => false,
+            Self::Convert(_) | Self::Import(_) | Self::Export(_) | Self::Completions(_) => false,
             #[cfg(feature = "jobs")]
             Self::Check(_) | Self::Mcp(_) => false,
         }

@@ -62,7 +62,7 @@ async function ask({ file, name }: Chosen, words: string[], show: (percent: numb
   }
 }
 
-/** What the page shows of the JSON of the command. */
+/** The part of the JSON of the command that the page shows. */
 interface Explained {
   outcome: "out_of_memory" | "ran";
   gpu: string | null;

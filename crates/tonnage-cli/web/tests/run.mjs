@@ -43,7 +43,7 @@ async function open(theme) {
   tab.setDefaultTimeout(PATIENCE);
   const requests = [];
   const said = [];
-  // Of the whole context: also those of workers and of the report.
+  // These are of the whole context: also those of workers and of the report.
   context.on("request", (request) => {
     if (request.url() !== address && !/^(blob|data):/.test(request.url())) requests.push(request.url());
   });

@@ -15,8 +15,8 @@ use tonnage_text::named_from;
 
 use super::table::{OTHERS, row};
 use super::waits::{hangs, waits};
-use crate::commands::headroom::{distance, evidence};
 use crate::commands::explain::Cause;
+use crate::commands::headroom::{distance, evidence};
 use crate::commands::recording::plain;
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count, plural, ranks_named};
 
