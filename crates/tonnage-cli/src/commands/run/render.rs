@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tonnage_analysis::verdict::{
-    DeviceUse, Exception, FailedProcess, Margin, Need, Outcome, Place, SideEffects, Verdict, ended,
+    DeviceUse, Exception, FailedProcess, Need, Outcome, Place, SideEffects, Verdict, ended,
 };
 use tonnage_recording::facts::{self, FileChanges};
 use tonnage_run::changes;
@@ -1214,7 +1214,7 @@ pub(crate) use self::tests::verdict as verdict_for_tests;
 #[cfg(test)]
 mod tests {
     use tonnage_analysis::verdict::{
-        Above, AfterOoms, Breakdown, DeviceTotal, Holder, KnownBytes, Moment, OutOfMemory,
+        Above, AfterOoms, Breakdown, DeviceTotal, Holder, KnownBytes, Margin, Moment, OutOfMemory,
         RanksRun, SCHEMA_VERSION, Suppressed, Uncounted, Unmodelled,
     };
 
