@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Repository rules that no compiler checks.
 
-Every source file says what it is for, no committed file names a machine's own
+Every source file states its purpose, no committed file names a machine's own
 paths or a package registry, pure crates forbid `unsafe`, global locks of the
 stand-in are known to its forks, no dependency between crates points upward, a
 finding, a command, a change, a module of the hook and a GPU are each in few

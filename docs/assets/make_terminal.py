@@ -4,7 +4,7 @@
     python3 docs/assets/make_terminal.py --python VENV/bin/python [--tonnage PATH] [--check]
 
 VENV holds torch and the tonnage package; `--tonnage` takes the command from elsewhere. `STORY` is what is drawn: each
-command with some lines of its standard output. What a script prints by itself (a traceback) goes to standard error and
+command with some lines of its standard output. The output of a script itself (a traceback) goes to standard error and
 is left out. `--check` writes nothing, and fails if the picture would show other words than it does now.
 
 The picture is still: previews, screenshots and PDFs show all of its lines.
@@ -21,10 +21,13 @@ import sys
 import tempfile
 import textwrap
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 PICTURE = Path(__file__).with_name("terminal.svg")
 COLUMNS = 88
+#: The width at which commands wrap their output without a terminal.
+PRINTED_COLUMNS = 100
 SETTING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 #: Each command, and the beginnings of the lines to draw; `+` takes the lines that continue one, too.
 STORY = [
@@ -57,7 +60,7 @@ class Line:
 
 
 def printed(python: Path, tonnage: Path | None) -> list[Line]:
-    """Runs the story in a folder of its own."""
+    """Runs the story in a separate folder."""
     with tempfile.TemporaryDirectory(prefix="tonnage-picture-") as folder:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS_OF_OTHERS)}
         path = [os.fspath(one) for one in (tonnage and tonnage.parent, python.parent) if one]
@@ -99,8 +102,20 @@ def drawn(command: str, output: list[str], wanted: list[str]) -> list[Line]:
             for text in rejoined(output[found:end]):
                 lines += wrapped(text, 13)
         else:
-            lines += wrapped(output[found], 4)
+            lines += wrapped(answer(output[found:]), 4)
     return lines
+
+
+def answer(lines: list[str]) -> str:
+    """The first line, with the lines that continue it: those whose first word did not fit on the line before."""
+    whole = lines[0]
+    for before, line in pairwise(lines):
+        # The verdict is one line, however long.
+        is_wrapped = len(before) <= PRINTED_COLUMNS
+        if not is_wrapped or not line.strip() or len(before) + 1 + len(line.split()[0]) <= PRINTED_COLUMNS:
+            break
+        whole += " " + line.strip()
+    return whole
 
 
 def rejoined(lines: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 from tonnage.integrations.transformers import TonnageCallback
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-# A model of its own, so that nothing is fetched.
+# Its own model, so that nothing is fetched.
 model = GPT2LMHeadModel(GPT2Config(n_layer=4, n_embd=256, n_head=4, vocab_size=8192, n_positions=256))
 tokens = torch.randint(0, 8192, (64, 256))
 dataset = [{"input_ids": one, "labels": one} for one in tokens]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What the environments of tests/compat and tests/fidelity hold, for each torch, and for packages with their own."""
+"""Packages of the environments of tests/compat and tests/fidelity, for each torch, and for packages with their own."""
 
 import shutil
 import subprocess
@@ -49,12 +49,12 @@ THEN = {
     "vllm-0.27.1": "2026-08-20",
     "vllm-0.31.0": "2026-10-17",
 }
-# What is installed after them, against what they say they need: 0.19.0 has Gemma 4, and excludes the transformers that
-# reads its configuration.
+# Packages that are installed after them, against their own requirements: 0.19.0 has Gemma 4, and excludes the
+# transformers that reads its configuration.
 ALSO = {"vllm-0.19.0+gemma4": ["transformers>=5.5"]}
-# What they say they need in a version that is newer than the newest some registries have, and that they run without.
+# Requirements in a version that is newer than the newest some registries have, and that they run without.
 INSTEAD = {"vllm-0.33.0": "certifi"}
-# Which Python they need, where it is not the one that runs this: flashinfer of 0.27.1 says `array.array[int]`,
+# Which Python they need, where it is not the one that runs this: flashinfer of 0.27.1 has `array.array[int]`,
 # which is not subscriptable before 3.12.
 PYTHON = {"vllm-0.27.1": "3.12"}
 
@@ -89,7 +89,7 @@ def make(folder, name):
         return
     wanted, again = OWN.get(name) or ([f"torch=={name}", *PACKAGES[name]], [])
     if name in INSTEAD:
-        # uv takes another version than the one that is asked for.
+        # uv takes another version than the requested one.
         instead = environment / "instead.txt"
         instead.write_text(INSTEAD[name] + "\n")
         subprocess.run([*uv, "--override", str(instead), *wanted], check=True)

@@ -303,7 +303,7 @@ ROWS = [
         gpu="h100-80gb",
         prints="done, 128 MiB",
     ),
-    # Wants a package that is not in the registry for this torch, and says so, with a GPU too.
+    # Wants a package that is not in the registry for this torch, and reports it, with a GPU too.
     Row(
         "ao_int4",
         ("torchao",),
@@ -487,7 +487,7 @@ ROWS = [
         torch="2.9.1",
     ),
 ]
-# Programs on several GPUs, or as one rank of many. Every rank that runs says that it is done.
+# Programs on several GPUs, or as one rank of many. Every rank that runs prints that it is done.
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes")
 

@@ -119,7 +119,7 @@ BRANCHES = re.compile(
     r"(\d+) value(s?) that the script decides by(?: and nobody computed|, which a dry run does not compute),"
     r" first read at "
 )
-# More than any program needs; keeps a mistake from taking the machine down. Of one process, in real memory.
+# More than any program needs; keeps a mistake from taking the machine down. For one process, in real memory.
 HOST_LIMIT = 14 * GIB
 
 
@@ -205,7 +205,7 @@ def run(row, tonnage, python):
 
 
 def text_of(tonnage, recording):
-    """What `tonnage explain` says of the recording, so that its sentences are seen too."""
+    """The answer of `tonnage explain` for the recording, so that its sentences are checked too."""
     if not recording.exists():
         return ""
     done = subprocess.run([tonnage, "explain", str(recording)], capture_output=True, text=True, timeout=120)
@@ -220,7 +220,7 @@ def judge(row, tonnage, python):
         complaints.append("ended by the harness: too long, or too much host memory")
     if outcome != row.outcome:
         complaints.append(f"verdict is {outcome} instead of {row.outcome}")
-    # What a rank prints may stand behind the progress bar of another, on the same line.
+    # The output of a rank may stand behind the progress bar of another, on the same line.
     lines = re.sub(r"(it/s|s/it)\]", "\\1]\n", printed)
     if not re.search(row.prints, lines, re.MULTILINE):
         complaints.append("the script did not print what it prints on a GPU")

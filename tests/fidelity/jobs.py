@@ -42,7 +42,7 @@ def figure(what, unit, real, dry):
 
 # timm: the batch size at which benchmark.py ended, after it had been reduced on each error.
 
-# The tables do not say with which options they were made. Whether a table was made with --fast-norm was found from its
+# The tables do not list with which options they were made. Whether a table was made with --fast-norm was found from its
 # rows: on the RTX 4090 and the RTX 3090 models in which a normalization makes the peak (eva02_large_patch14_448,
 # mobilenetv5_base, two resnetv2; convnext_small) ran with larger batches than they can without it, and with it with the
 # published ones; on the RTX 5090 three of four that differ with it have the published ones without. It is the same for
@@ -291,7 +291,7 @@ def silmont_snapshot(context):
     return snapshots.compare(context.source / "mem_snapshot.pickle", found, "attention, 4096 tokens")
 
 
-# Error messages: what was asked for, what PyTorch's blocks had, what the process had.
+# Error messages: the request, the memory of PyTorch's blocks, and that of the process.
 
 
 def whitefox(context, case, tried, allocated, in_use):
@@ -348,7 +348,7 @@ def ptrblck(context):
     return [figure("ResNet-18 on the GPU: allocated", "MiB", 44.6904296875, found)]
 
 
-# What the scripts of S. Raschka print at their end.
+# The figures that the scripts of S. Raschka print at their end.
 
 
 def rasbt(context, script, allocated, reserved):

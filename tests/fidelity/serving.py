@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Published logs of vLLM: what it said of its memory on a real GPU, beside what the same version says in a dry run.
+"""Published logs of vLLM: its report of memory on a real GPU, beside that of the same version in a dry run.
 
 `real` has the terms of vLLM's own breakdown in GiB, as far as the log has them, and the size of the KV cache in tokens.
 """
@@ -21,7 +21,7 @@ PATTERNS = [
     # Up to 0.6.4.
     (r"non_torch_memory=([\d.]+)GiB kv_cache_size=(-?[\d.]+)GiB", ("other", "kv")),
     (r"Available KV cache memory: (-?[\d.]+) GiB", ("kv",)),
-    # From 0.9 on, if it is told to say more.
+    # From 0.9 on, with a more verbose setting.
     (r"torch peak memory increase: ([\d.]+)GiB", ("activation",)),
     (r"non-torch forward increase memory: (-?[\d.]+)GiB", ("other",)),
     (
@@ -41,22 +41,22 @@ class Log:
     torch: str
     gpu: str
     what: str
-    # A name of drivers/vllm_log.py, and arguments of `vllm.LLM`. `served` says that the log is one of `vllm serve`.
+    # A name of drivers/vllm_log.py, and arguments of `vllm.LLM`. `served` marks a log of `vllm serve`.
     model: str
     settings: dict
     real: dict
     source: str
     options: tuple = ()
-    # Of the environment of the process.
+    # Environment variables of the process.
     variables: dict = field(default_factory=dict)
-    # What the log leaves open, and what was taken instead.
+    # Values that the log leaves open, and their replacements.
     note: str = ""
     # Why the two differ by more than 1 %, as it was tested.
     cause: str = ""
 
 
 def terms(text):
-    """The terms of the first process that says them, from what vLLM wrote."""
+    """The terms of the first process that reports them, from the output of vLLM."""
     found = {}
     for pattern, names in PATTERNS:
         if match := re.search(pattern, text):
@@ -91,7 +91,7 @@ def shown(value):
 
 
 def difference(found):
-    """Of the KV cache, by tokens where the log has them."""
+    """The KV cache, by tokens where the log has them."""
     for name in ("tokens", "kv"):
         real, dry = found[name]
         if real and dry is not None:

@@ -3,7 +3,7 @@
 
 import subprocess
 
-# Folder below `--sources`: repository, commit, who published it. What was published in an issue has no commit.
+# Folder below `--sources`: repository, commit, who published it. A figure from an issue has no commit.
 SOURCES = {
     "timm": ("huggingface/pytorch-image-models", "90cae8c5ab83", "timm (R. Wightman)"),
     "wedsonlin": ("Wedsonlin/assignment2-systems", "87b086417ea8", "Wedsonlin"),

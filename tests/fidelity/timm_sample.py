@@ -4,7 +4,7 @@
     python3 tests/fidelity/timm_sample.py FOLDER > tests/fidelity/timm.csv
 
 FOLDER is a checkout of huggingface/pytorch-image-models at 90cae8c5ab83. Where the first batch size that was tried
-already ran, the row is no threshold, and it is not drawn.
+already ran, the row is not a threshold, and it is not drawn.
 """
 
 import csv

@@ -2,7 +2,7 @@
 """A real control plane of Kubernetes on this machine: etcd, API server, scheduler and controller manager.
 
 There is no kubelet. Nodes and the slices of their GPUs are posted as a kubelet and a driver would post them; a pod is
-placed when the scheduler has written a node into it. Services lead nowhere without kube-proxy, so the API server asks
+placed when the scheduler has written a node into it. Services lead nowhere without kube-proxy, so the API server calls
 the webhook through a proxy ("egress selector"), which is here; manifests stay as they are.
 """
 

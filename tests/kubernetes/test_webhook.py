@@ -31,7 +31,7 @@ Gpus = Callable[[int, int], None]
 
 
 def words(name: str) -> list[str]:
-    """A command of its own forecast."""
+    """A command with its own forecast."""
     return ["python", "train.py", f"--job={name}"]
 
 

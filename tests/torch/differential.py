@@ -52,7 +52,7 @@ ADDRESS_SPAN = 8 << 40
 NO_POOL = (1 << 40, 1 << 40)
 
 
-# What is asked: the dimensions of the matrix.
+# The dimensions of the matrix.
 
 
 @dataclasses.dataclass
@@ -188,7 +188,7 @@ def some_size(chance, kind):
 
 
 class Undefined(Exception):
-    """Torch has failed in a way that only undefined behaviour explains; the policy will be asked."""
+    """Torch has failed in a way that only undefined behaviour explains; the policy decides."""
 
 
 class Real:
@@ -206,7 +206,7 @@ class Real:
         self.torch = torch
         self.c = torch._C
         self.file = open(path, "w")
-        # What a dying process was asked last.
+        # The last request of a process that ended.
         self.asked = open(f"{path}.calls", "w", buffering=1) if plan.risky else None
         self.version = tuple(int(part) for part in torch.__version__.split(".")[:2])
         self.numbered = self.version >= (2, 15)
@@ -265,7 +265,7 @@ class Real:
         for entry in history:
             action = entry["action"]
             address = entry["device_free"] if action == "oom" else entry["addr"]
-            first, second = entry.get("pool_id", (0, 0))  # told since torch 2.12
+            first, second = entry.get("pool_id", (0, 0))  # reported since torch 2.12
             text = f"{action} {address:x} {entry['size']} {entry['stream']} {first}.{second}\n"
             events[int(entry["user_metadata"]) if self.numbered else -1].append(text)
         self.events += len(history)
@@ -287,7 +287,7 @@ class Real:
         raise Undefined from error
 
     def select(self, stream):
-        """Makes a stream the current one; the allocator asks whether that is being captured."""
+        """Makes a stream the current one; the allocator checks whether that is being captured."""
         if stream != self.current:
             chosen = self.streams[stream]
             self.c._cuda_setStream(chosen.stream_id, chosen.device_index, chosen.device_type)
@@ -539,7 +539,7 @@ def invent(plan, real):
     graphs, captured_once = [], set()
     # Blocks that streams other than their own use, since before or since a capture.
     used, used_in_capture = set(), set()
-    # Torch completes several deferred frees in an order nobody can know, so there is one at a time.
+    # Torch completes several deferred frees in an unknown order, so there is one at a time.
     deferred = None
     # Torch forgets to forget uses in a capture if the block is freed outside of one, and a block at the same heap
     # address inherits them. That shows where a block is freed in a capture that was used elsewhere before, so there is
@@ -714,7 +714,7 @@ ACTIONS = ("alloc ", "free_", "segment_", "oom ", "snapshot ", "annotate ")
 
 
 def without_pools(lines):
-    """What an older torch does not tell: the pool of an event, and what each pool holds."""
+    """Removes fields that an older torch does not report: the pool of an event, and the contents of each pool."""
     for line in lines:
         if line.startswith(ACTIONS):
             yield f"{line.rsplit(' ', 1)[0]}\n"
@@ -739,8 +739,8 @@ def compare(real, policy, whole, outcome, complaint):
                     outcome.events += 1
                 before.append(wanted)
                 continue
-            # The policy says undefined at the very call where they part, or torch died in one of the calls since
-            # it last told, whose events nobody has.
+            # The policy reports undefined behavior at the very call where they part, or torch died in one of the calls
+            # since its last report, whose events are lost.
             rest = itertools.chain([got or ""], right)
             if wanted is None and not whole:
                 flagged = next((text for text in rest if text.startswith("! undefined")), None)
@@ -804,7 +804,7 @@ def summary(outcomes):
 
 
 def golden_plans(version):
-    """What the golden scripts are made of; of an older torch there is one."""
+    """The inputs of the golden scripts; an older torch has one."""
     if version != NEWEST:
         return [Plan(f"torch-{version}", kind="few", streams=2, capacity=GIB, order="descending")]
     return [

@@ -4,7 +4,7 @@
     TONNAGE=target/debug/tonnage TORCH_PYTHON=.venv/bin/python .venv/bin/python tests/torch/record_overhead.py [ROUNDS]
 
 The stand-in is the GPU of both, so no kernel takes time and all of the time is the host's: the share of the recorder is
-the largest there can be. The two alternate, and the least of the rounds counts. What Python and torch take to start is
+the largest there can be. The two alternate, and the least of the rounds counts. The start of Python and torch is
 in both; the time of a step is measured inside.
 """
 

@@ -261,19 +261,19 @@ for _ in range(4):
 def remember():
     seen = {}
 
-    def put(key, value):
+    def keep(key, value):
         seen[key] = value.detach().clone()
 
-    return put
+    return keep
 
 
-put = remember()
+keep = remember()
 model = nn.Linear(1024, 1024).cuda()
 for step in range(16):
     out = model(torch.randn(16384, 1024, device="cuda"))
     out.mean().backward()
     model.zero_grad()
-    put(step, out)
+    keep(step, out)
 """,
         "TN201",
         "seen",

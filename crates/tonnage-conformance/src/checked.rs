@@ -258,7 +258,7 @@ impl<D: Device> Device for Checked<D> {
         self.allowed("free");
         let size = self.allocations.get(&addr.0).copied();
         if size.is_none() {
-            self.problem("free of what is no allocation");
+            self.problem("free of an unknown allocation");
         }
         let size = size.unwrap_or(0);
         self.call("free", Some(addr), size, |d| d.free(addr), nowhere)?;
@@ -269,7 +269,7 @@ impl<D: Device> Device for Checked<D> {
     fn reserve(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
         let page = self.granularity();
         if size == 0 || !size.is_multiple_of(page) {
-            self.problem("reserve of a size that is no multiple of the granularity");
+            self.problem("reserve of a size that is not a multiple of the granularity");
         }
         let addr = self.call(
             "reserve",
@@ -289,7 +289,7 @@ impl<D: Device> Device for Checked<D> {
     fn unreserve(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
         self.allowed("unreserve");
         if self.reservations.get(&addr.0) != Some(&size) {
-            self.problem("unreserve of what is no reservation");
+            self.problem("unreserve of an unknown reservation");
         }
         if self.mappings.range(addr.0..addr.0 + size).next().is_some() {
             self.problem("unreserve of a range with mappings");
@@ -307,7 +307,7 @@ impl<D: Device> Device for Checked<D> {
 
     fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
         if size == 0 || !size.is_multiple_of(self.granularity()) {
-            self.problem("create of a size that is no multiple of the granularity");
+            self.problem("create of a size that is not a multiple of the granularity");
         }
         let memory = self.call("create", None, size, |d| d.create(size), nowhere)?;
         let physical = Physical {

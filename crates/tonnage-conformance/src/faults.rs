@@ -63,7 +63,10 @@ impl<D: TestDevice> Program<D> {
                 Err(PolicyError::Device(DeviceError::Driver { .. })) => self.failures += 1,
                 Err(error) => panic!("after {} failures: {error}", self.failures),
             }
-            assert!(self.failures <= 3, "the failure is told again and again");
+            assert!(
+                self.failures <= 3,
+                "the failure is reported again and again"
+            );
             self.check();
             if undone && self.allocator.device().failed() == 1 {
                 same(&before, &self.allocator.statistics());
@@ -167,7 +170,7 @@ impl<D: TestDevice> Program<D> {
         assert_eq!(
             self.allocator.statistics().paused,
             0,
-            "nobody has it any more"
+            "no block has it any more"
         );
         self.insist(false, Policy::close);
         assert_eq!(self.allocator.device().left(), "");

@@ -161,8 +161,8 @@ where
     for bytes in [total / 16, total / 2, total, total + 1, 1 << 50] {
         for stream in HOME {
             let refused = program.alloc(Request::new(bytes, stream));
-            let told = matches!(refused, Err(PolicyError::OutOfMemory { .. }));
-            assert!(told, "{bytes} bytes: {refused:?}");
+            let is_refused = matches!(refused, Err(PolicyError::OutOfMemory { .. }));
+            assert!(is_refused, "{bytes} bytes: {refused:?}");
             program.check();
             assert_eq!(program.policy.allocated(), before);
         }
@@ -238,7 +238,7 @@ where
     if later {
         assert!(
             meanwhile.iter().all(|held| !overlap(*held, used)),
-            "a block was handed out while another stream used it"
+            "a block was allocated while another stream used it"
         );
     }
     let ran = program.policy.device_mut().run_stream(side);
@@ -373,7 +373,7 @@ where
                 program.check();
             }
         }
-        assert!(failures <= 1, "one failure was told {failures} times");
+        assert!(failures <= 1, "one failure was reported {failures} times");
         program.check_all_bytes();
         let over = program.policy.device().failure_is_due();
         program.policy.device_mut().fail_after(u64::MAX);

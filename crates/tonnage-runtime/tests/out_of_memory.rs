@@ -376,7 +376,10 @@ impl Program {
                 }
                 Err(error) => panic!("after {} failures: {error}", self.failures),
             }
-            assert!(self.failures <= 2, "the failure is told again and again");
+            assert!(
+                self.failures <= 2,
+                "the failure is reported again and again"
+            );
         }
     }
 

@@ -4,7 +4,7 @@
 //! A CUDA runtime that is linked statically does not call the stand-in's runtime but the driver, and first requests its
 //! undocumented tables. TensorFlow and JAX take most of a device when they start and divide it
 //! themselves. Both are noticed here by the library that calls, and reported, because a verdict without them
-//! would be wrong. Programs that use the shared runtime or the driver's documented functions are none of these.
+//! would be wrong. Programs that use the shared runtime or the driver's documented functions are not among these.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};

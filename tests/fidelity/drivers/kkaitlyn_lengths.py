@@ -7,7 +7,7 @@ import importlib.metadata
 
 import torch
 
-# The repository is not installed as a package, and asks for its version.
+# The repository is not installed as a package, and reads its version.
 version = importlib.metadata.version
 importlib.metadata.version = lambda name: "0" if name.startswith("cs336") else version(name)
 from cs336_systems import benchmark  # noqa: E402

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Runs a finetuning script of lit-gpt for two iterations, without its checkpoint, tokenizer and data set.
 
-What cannot be had is replaced: weights stay as they are initialised, the tokenizer gives 60 tokens, and of the data
+Missing parts are replaced: weights stay as they are initialised, the tokenizer gives 60 tokens, and of the data
 only the length matters. The longest sample, which the script takes first, has the published length.
 """
 

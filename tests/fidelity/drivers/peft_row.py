@@ -4,7 +4,7 @@
 Weights are a file of zeros with the shapes of Llama 3.2 3B, loaded as the published ones are. Two batches have about
 the mean length of the published run; the cache is emptied, as the script does before the first batch of a bucket, which
 has its longest samples; and the last batch has the longest samples of all. The samples of a batch differ in length, so
-they are padded. What the script evaluates by generating text takes less memory than a training step; it is left out.
+they are padded. Its evaluation, which generates text, takes less memory than a training step; it is left out.
 """
 
 import importlib
@@ -67,7 +67,7 @@ def model_folder(folder):
 
 
 class Tokenizer:
-    """Pads on the right, as the script tells the published one to."""
+    """Pads on the right, as the script configures the published one."""
 
     model_max_length, pad_token_id, eos_token_id = 768, 128001, 128001
 
@@ -84,7 +84,7 @@ class Tokenizer:
 
 
 class Samples(dict):
-    """What the script gets of a data set: four samples for each batch, of which the first is the longest."""
+    """The part of a data set that the script gets: four samples for each batch, of which the first is the longest."""
 
     def __init__(self, lengths):
         super().__init__()

@@ -4,7 +4,7 @@
     python vllm_log.py MODEL SETTINGS
 
 SETTINGS is a JSON object of arguments of `vllm.LLM`; with `served`, what is left out is as `vllm serve` has it, with
-`ray`, Ray is told how many GPUs there are. Sizes are those of public config.json; of Gemma 4, those that transformers'
+`ray`, Ray gets the number of GPUs. Sizes are those of public config.json; of Gemma 4, those that transformers'
 conversion of its weights has.
 """
 
@@ -273,7 +273,7 @@ MODELS["gemma-4-26b-a4b"] = {
     },
     "vision_soft_tokens_per_image": 280,
 }
-# Of models that see images.
+# For models that see images.
 IMAGES = {
     "llama-3.2-11b-vision": {
         "do_convert_rgb": True,

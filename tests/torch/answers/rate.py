@@ -3,8 +3,8 @@
 
     python tests/torch/answers/rate.py [--only NAME ...] [--ci] [--write] [--tonnage PATH] [--python PATH]
 
-Each program is run dry, explained, and run again with each proposal applied. A row says what was right (✓), what was
-wrong (✗) and what there is nothing to say about (·); what was wrong follows in words. Exit code 0 if all is right.
+Each program is run dry, explained, and run again with each proposal applied. A row shows what was right (✓), what was
+wrong (✗) and what does not apply (·); what was wrong follows in words. Exit code 0 if all is right.
 """
 
 import argparse

@@ -26,7 +26,7 @@ NEAR_SIZE, NEAR_PROMISE, NEAR_TRUTH = 0.02, 0.01, 0.01
 UNLIMITED = ("--capacity", "1TiB")
 COLUMNS = ("outcome", "truth", "cause", "size", "promise", "harmless")
 PEAKS = {"allocated": "peak_allocated", "reserved": "peak_reserved", "device": "peak_used"}
-# What only a claim of avoidable memory contains.
+# Words that only a claim of avoidable memory contains.
 WASTE = re.compile(
     r"\bleak|never used|used again|no longer (used|needed)|not needed|\bwast|keeps growing|for nothing"
     r"|grows (with|by|in|from|each|every)|(earlier|previous|past) (steps?|iterations?|batch(es)?)",
@@ -157,7 +157,7 @@ def marked_statements(truth):
 
 
 def judge_promise(row, explained, whole, fixed):
-    """What the proposal for the first finding promises is what the fix saves."""
+    """The fix saves as much as the proposal for the first finding promises."""
     codes = [finding["code"] for finding in explained["findings"][:1]]
     fixes = [fix for fix in explained["fixes"] if fix["code"] in codes]
     if not fixes:

@@ -19,7 +19,7 @@ TRAINS = (r"no_grad|inference_mode", r"\.item\(\)", r"retain_graph", r"zero_grad
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of a program."""
+    """The facts of a program."""
 
     name: str
     # The GPU, and how much of it there is: words of `tonnage run`.
@@ -460,7 +460,7 @@ PLANTED = (
     ),
 )
 
-# What a healthy program holds is used. `held` is the most that its variables hold past their last use at the peak: a
+# All memory that a healthy program holds is used. `held` is the most that its variables hold past their last use at the peak: a
 # statement of these names and no more bytes is true.
 HEALTHY = (
     Truth(

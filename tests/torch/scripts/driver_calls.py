@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Calls libraries and the driver by name, as programs beside torch do, and prints what they answer as JSON."""
+"""Calls libraries and the driver by name, as programs other than torch do, and prints what they answer as JSON."""
 
 import ctypes
 import json

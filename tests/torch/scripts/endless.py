@@ -1,4 +1,4 @@
-"""Allocates and frees for ever, telling how far it got; somebody kills it."""
+"""Allocates and frees forever, and prints its progress; the test kills it."""
 
 import torch
 

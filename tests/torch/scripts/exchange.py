@@ -168,7 +168,7 @@ for work in works:
     work.wait()
 check("two groups", [one.tolist() for one in values], [[sum(firsts), sum(seconds)]] * 2)
 
-# What is computed from what has arrived, before anyone waits, and what is written over it.
+# Values computed from what has arrived, before any rank waits, and what is written over it.
 values = mine(rank)
 work = dist.all_reduce(values, async_op=True)
 work.wait()
@@ -184,7 +184,7 @@ bytes_of = [bytes(6 << 20) + b"end" if rank == 0 else None]
 dist.broadcast_object_list(bytes_of, src=0)
 check("an object of 6 MiB", (len(bytes_of[0]), bytes_of[0][-3:]), ((6 << 20) + 3, b"end"))
 
-# Counts of elements follow means that nobody knows, in one tensor.
+# Counts of elements follow unknown means, in one tensor.
 normalized = torch.nn.SyncBatchNorm(4).cuda()(torch.randn(2 + rank, 4, 64, 64, device="cuda"))
 check("synchronised", tuple(normalized.shape), (2 + rank, 4, 64, 64))
 
@@ -199,7 +199,7 @@ while True:
 check("rounds", rounds, 3)
 dist.barrier()
 
-# What is drawn stays drawn, and what is too large is not known.
+# Random values stay random, and values that are too large are unknown.
 drawn = torch.rand(2, device="cuda")
 dist.all_reduce(drawn)
 drawn.tolist()  # drawn

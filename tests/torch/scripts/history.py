@@ -1,4 +1,4 @@
-"""A script that records a history of its own must get what it asked for."""
+"""A script that records its own history must get what it requested."""
 
 import sys
 

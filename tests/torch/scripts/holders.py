@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""One holder of each sort, told apart by the size of its tensors; then an out-of-memory inside a function.
+"""One holder of each sort, distinguished by the size of its tensors; then an out-of-memory inside a function.
 
 A line that must be named as the place of a holder ends with a comment that names it.
 """
@@ -145,7 +145,7 @@ class Same(torch.autograd.Function):
         return gradient
 
 
-# torch raises where the node of this view is read, and where it is asked for a leaf.
+# torch raises where the node of this view is read, and where a leaf is requested.
 changed = Same.apply(leaf(1) * 2)
 view_of_changed = changed[1:]
 with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Starts as many ranks of a script as it is told, without torch; its exit code is the largest of theirs."""
+"""Starts as many ranks of a script as its argument has, without torch; its exit code is the largest of theirs."""
 
 import os
 import socket

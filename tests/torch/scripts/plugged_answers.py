@@ -1,4 +1,4 @@
-"""What PyTorch answers about memory with tonnage's allocator in the place of its own: true figures, or a way out."""
+"""PyTorch's answers about memory with tonnage's allocator in the place of its own: true figures, or a way out."""
 
 import os
 import sys

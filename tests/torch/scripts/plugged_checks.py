@@ -1,4 +1,4 @@
-"""What tonnage's allocator promises PyTorch, checked from inside a dry run: streams, threads, graphs, errors."""
+"""Promises of tonnage's allocator to PyTorch, checked from inside a dry run: streams, threads, graphs, errors."""
 
 import ctypes
 import itertools
@@ -47,7 +47,7 @@ def streams_are_waited_for():
     used.record_stream(side)
     hold(side, True)
     del used
-    # The side stream may still write to it: nobody gets it.
+    # The side stream may still write to it: no stream gets it.
     others = [block(8) for _ in range(3)]
     assert address not in [other.data_ptr() for other in others]
     assert allocator.memory_stats()["blocks_waiting_for_streams"] == 1
@@ -77,7 +77,7 @@ def threads_may_free():
             for step in range(150):
                 made[number].append(torch.empty(700 * (step + 1) * (number + 1), dtype=torch.uint8, device="cuda"))
                 if step % 3 == 0:
-                    # What the neighbour made.
+                    # The block of the neighbour.
                     neighbour = made[(number + 1) % 4]
                     if neighbour:
                         neighbour.pop(0)
@@ -110,7 +110,7 @@ def graphs_keep_their_memory():
         del between
     assert not torch.cuda.is_current_stream_capturing()
     graph.replay()
-    # What the graph has freed it will write to again.
+    # The graph writes again to memory that it has freed.
     others = [torch.empty_like(static) for _ in range(6)]
     assert address not in [other.data_ptr() for other in others]
     # A second graph may share it.

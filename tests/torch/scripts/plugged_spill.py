@@ -1,4 +1,4 @@
-"""Memory that makes way when it runs short: a callback, then a tag that nobody holds. Checked from inside a dry run."""
+"""Memory that makes way when it runs short: a callback, then a tag without a holder. Checked from inside a dry run."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ allocator.on_shortage(free_the_cache)
 other = block(12)
 assert asked == [12 * GIB], asked
 assert allocator.memory_stats()["requests_served_after_a_callback"] == 1
-# It has nothing more, so what nobody holds makes way.
+# It has nothing more, so memory without a holder makes way.
 more = block(8)
 stats = allocator.memory_stats()
 assert stats["tags_spilled"] == stats["requests_served_after_a_spill"] == 1, stats

@@ -56,7 +56,7 @@ for length in range(1, 100):
         break
 tell("stopped at", length)
 
-# Checks that a healthy program passes, of values that nobody computes.
+# Checks that a healthy program passes, of values that are not computed.
 loss = large.square().mean()
 tell("loss is finite", bool(torch.isfinite(loss)))
 tell("all finite", bool(torch.isfinite(large).all()))

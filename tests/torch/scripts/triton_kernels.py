@@ -95,7 +95,7 @@ into = torch.zeros(9, dtype=torch.int64, device="cuda")
 summary[(1,)](numbers(2, 3, 1, 9, 4, 2, 8, 0, dtype=torch.int64), into, SIZE=8)
 print("summary:", into.tolist())
 
-# What the host has in pinned memory, kernels see, and the other way round.
+# Kernels see pinned memory of the host, and the other way round.
 pinned = torch.tensor([4, 5, 6], dtype=torch.int32).pin_memory()
 
 
@@ -112,7 +112,7 @@ class OnDevice:
 advance[(3,)](OnDevice(), numbers(0, 0, 0), numbers(1, 0, 2), numbers(0, 1, 2), BLOCK=1)
 print("pinned:", pinned.tolist())
 
-# A score that nobody computed: the answer is one of the indices, and the count beside it is known.
+# A score that was not computed: the answer is one of the indices, and the count beside it is known.
 scores = torch.randn(4096, 4096, device="cuda") @ torch.randn(4096, 4096, device="cuda")
 into = numbers(-1, -1)
 pick[(1,)](scores, into, 300, BLOCK=512)

@@ -1,4 +1,4 @@
-"""What a script can see of values: what it put there comes back.
+"""Values that a script can see: those that it wrote come back.
 
 With the argument `off` no values are computed and the rest is zero; otherwise it is a finite number.
 """
@@ -47,7 +47,7 @@ def main():
         assert block.tolist() == [5.0] * 128
         del block
         assert all(map(is_unknown, torch.empty(128, device="cuda").tolist()))
-    # What a kernel computes is unknown: zeros, never rubbish.
+    # The result of a kernel is unknown: zeros, never rubbish.
     big = torch.randn(1 << 20, device="cuda")
     assert big.cpu().abs().sum().item() == 0.0
     reused = torch.ones(1 << 20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""A small transformer that is trained on as many ranks as there are, sharded as the argument says."""
+"""A small transformer that is trained on as many ranks as there are, sharded as the argument selects."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The store in which the processes of torch.distributed meet, for a job of which only some ranks run.
 //!
-//! It speaks the protocol of torch's `TCPStore`, and answers for the ranks that do not run. A key that a rank waits for
+//! It implements the protocol of torch's `TCPStore`, and answers for the ranks that do not run. A key that a rank waits for
 //! is answered as soon as no rank that runs can still set it: at once if it is for a group in which no other rank runs,
 //! or whose first rank does not, which is the one to set it; else when each rank that runs waits or has gone. A key
 //! that names a communicator of NCCL gets a name made from the key, so that all ranks of a group that run get the same;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Gradients accumulate over micro-batches, each with a backward pass of its own; losses are kept as numbers."""
+"""Gradients accumulate over micro-batches, each each with its backward pass; losses are kept as numbers."""
 
 import torch
 from torch import nn

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""A frozen model with small adapters: no gradients or states to speak of; activations and logits make the peak."""
+"""A frozen model with small adapters: gradients and states are tiny; activations and logits make the peak."""
 
 import os
 

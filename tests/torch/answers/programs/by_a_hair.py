@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Everything but 64 MiB is taken; then 66 MiB are asked for."""
+"""Everything but 64 MiB is taken; then 66 MiB are requested."""
 
 import torch
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""More is in use than torch says: other ranks opened a context on this GPU."""
+"""More is in use than torch reports: other ranks opened a context on this GPU."""
 
 import os
 import subprocess

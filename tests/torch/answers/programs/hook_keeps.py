@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""A forward hook keeps what a layer put out, in a dictionary of lists that nobody empties."""
+"""A forward hook keeps what a layer put out, in a dictionary of lists that is never emptied."""
 
 import os
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""A model is only ever asked for its outputs, in training mode and with gradients on."""
+"""A model only computes its outputs, in training mode and with gradients on."""
 
 import contextlib
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Fails for a reason of its own, with memory left."""
+"""Fails for another reason, with memory left."""
 
 import torch
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Outputs and losses are kept, and backward is told to keep the graph: nothing of a step is ever freed."""
+"""Outputs and losses are kept, and backward keeps the graph: nothing of a step is ever freed."""
 
 import os
 

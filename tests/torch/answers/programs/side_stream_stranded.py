@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""A small block stays in each segment of a side stream: the rest of them can serve nobody else."""
+"""A small block stays in each segment of a side stream: the rest of them can serve no other stream."""
 
 import torch
 
