@@ -145,7 +145,7 @@ def program(tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
 
     def compiled(name, *flags):
-        made = folder / name
+        made = folder / "".join([name, *flags])
         if not made.exists():
             line = ["cc", "-O1", "-Wall", "-Wextra", "-pthread", *flags, HERE / f"{name}.c", "-o", made]
             subprocess.run(line, check=True)

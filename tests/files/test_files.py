@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Programs see their own changes of files, and no file that existed is changed."""
 
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -58,6 +59,38 @@ def test_changes_are_below_upper(place):
     assert not (upper / "log.txt").exists()
     assert (place.changes / "deleted" / str(place.root)[1:] / "log.txt").exists()
     assert snapshot(place.root) == place.before
+
+
+def has_landlock():
+    create_ruleset, version = 444, 1
+    return ctypes.CDLL(None).syscall(create_ruleset, None, 0, version) >= 3
+
+
+@pytest.mark.skipif(not has_landlock(), reason="needs Landlock with its right to truncate (Linux 6.2)")
+@pytest.mark.parametrize("flags", [[], ["-static"]])
+@pytest.mark.parametrize("start", ["", "env -i "])
+def test_the_kernel_refuses_writes_that_bypass_the_library(place, program, flags, start):
+    """Writes below the directory of changes, such as temporary files of the job, are done."""
+    bypass = program("bypass", *flags)
+    changing = ("open", "create", "truncate", "rename", "unlink", "link", "mkdir")
+    refused = "".join(f"{call} Permission denied\n" for call in changing) + "read done\n"
+    assert place.run("sh", "-c", f"{start}{bypass}").stdout == refused
+    assert snapshot(place.root) == place.before
+    own = place.changes / "own"
+    own.mkdir()
+    for name in ("best.pt", "log.txt", "secret", "run.sh"):
+        (own / name).write_text(name)
+    assert place.run("sh", "-c", f"{start}{bypass} {own}").stdout == refused.replace("Permission denied", "done")
+    assert sorted(os.listdir(own)) == ["best.pt", "created", "linked", "log.txt", "made", "moved"]
+
+
+def test_the_file_behind_the_output_can_be_opened_again(place):
+    """A shell opens it anew for `/dev/stdout`; the user's own redirection is not a change of the job."""
+    with open(place.root.parent / "output", "w") as output:
+        line = ["sh", "-c", "echo one; echo two >/dev/stdout; sh -c 'echo three >>/dev/fd/1'"]
+        environment = {**os.environ, **place.environment()}
+        subprocess.run(line, cwd=place.root, env=environment, stdout=output, check=True)
+    assert "three" in (place.root.parent / "output").read_text()
 
 
 def test_prefixes_pass_through(place, tmp_path):

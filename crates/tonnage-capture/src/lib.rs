@@ -67,6 +67,9 @@ pub const FILES_ENTER_MAKE: &str = "make";
 /// The file below [`FILES_VARIABLE`] with the reason why a view could not be made or joined.
 pub const FILES_ERROR: &str = "error";
 
+/// Names the directory of changes to which the kernel restricts this process; see [`FILES_BY_PRELOAD`].
+pub const FILES_SEALED_VARIABLE: &str = "TONNAGE_FILES_SEALED";
+
 /// The directory below [`FILES_VARIABLE`] with every new or changed file, each under its absolute path.
 pub const FILES_UPPER: &str = "upper";
 

@@ -32,6 +32,10 @@ const MOST_FILES: usize = 100_000;
 const MOST_NAMES: usize = 5;
 /// Directories of Python for compiled modules.
 const BYTE_CODE: &str = "__pycache__";
+/// The temporary directory of a job without mounts. Programs that call the kernel directly share its files there.
+const TEMPORARY: &str = "tmp";
+/// A longer path leaves too little room for names of sockets, which have 107 bytes.
+const LONGEST_TEMPORARY: usize = 56;
 /// Where `--keep-files` puts files from outside the working directory.
 const OUTSIDE: &str = "outside";
 
@@ -56,46 +60,82 @@ const CACHES: [(&str, &[&str]); 11] = [
             "tonnage",
         ],
     ),
-    (
-        "HF_HOME",
-        &[
-            "hub",
-            "assets",
-            "datasets",
-            "modules",
-            "xet",
-            "accelerate",
-            "evaluate",
-            "stored_tokens",
-            "token",
-        ],
-    ),
+    ("HF_HOME", HUGGING_FACE),
     ("HF_HUB_CACHE", HUB),
     ("HUGGINGFACE_HUB_CACHE", HUB),
-    (
-        "HF_DATASETS_CACHE",
-        &[
-            "downloads",
-            "*___*",
-            "*.lock",
-            "generator",
-            "json",
-            "csv",
-            "parquet",
-            "text",
-            "imagefolder",
-            "audiofolder",
-            "webdataset",
-        ],
-    ),
+    ("HF_DATASETS_CACHE", DATASETS),
     ("HF_ASSETS_CACHE", &[]),
     ("HF_XET_CACHE", &["http*", "logs", "staging"]),
     ("TRANSFORMERS_CACHE", HUB),
-    ("TORCH_HOME", &["hub", "kernels"]),
+    ("TORCH_HOME", TORCH),
     ("PIP_CACHE_DIR", &["http*", "wheels", "selfcheck"]),
     ("UV_CACHE_DIR", &["*-v*", "CACHEDIR.TAG"]),
 ];
+const HUGGING_FACE: &[&str] = &[
+    "hub",
+    "assets",
+    "datasets",
+    "modules",
+    "xet",
+    "accelerate",
+    "evaluate",
+    "stored_tokens",
+    "token",
+];
 const HUB: &[&str] = &["models--*", "datasets--*", "spaces--*", "version*.txt"];
+const DATASETS: &[&str] = &[
+    "downloads",
+    "*___*",
+    "*.lock",
+    "generator",
+    "json",
+    "csv",
+    "parquet",
+    "text",
+    "imagefolder",
+    "audiofolder",
+    "webdataset",
+];
+const TORCH: &[&str] = &["hub", "kernels"];
+/// Entries of caches that users also give to directories of their own, and what such an entry has in a cache.
+const AMBIGUOUS: [(&str, &[&str]); 13] = [
+    ("huggingface", HUGGING_FACE),
+    ("torch", TORCH),
+    (
+        "hub",
+        &[
+            "models--*",
+            "datasets--*",
+            "spaces--*",
+            "version*.txt",
+            "checkpoints",
+            "*_main",
+            "*_master",
+            "trusted_list",
+        ],
+    ),
+    ("datasets", DATASETS),
+    ("modules", &["*_modules", "__init__.py", "__pycache__"]),
+    ("generator", PREPARED),
+    ("json", PREPARED),
+    ("csv", PREPARED),
+    ("parquet", PREPARED),
+    ("text", PREPARED),
+    ("logs", &["xet_*"]),
+    ("staging", &[]),
+    ("downloads", &["*.json", "*.lock", "extracted"]),
+];
+const PREPARED: &[&str] = &["default-*"];
+/// Hidden entries of caches. Others may be the user's: a home directory has many.
+const HIDDEN: [&str; 7] = [
+    ".locks",
+    ".lock",
+    ".gitignore",
+    ".git",
+    ".cache",
+    ".tmp*",
+    ".check_for_update*",
+];
 /// Caches below the home directory that no variable names.
 const HOME_CACHES: [&str; 4] = [".cache", ".triton", ".nv", ".keras/datasets"];
 
@@ -123,7 +163,7 @@ impl Files {
             None => std::env::current_dir()?,
         };
         let directory = run.canonicalize()?.join("files");
-        for part in ["", FILES_UPPER, FILES_DELETED] {
+        for part in ["", FILES_UPPER, FILES_DELETED, TEMPORARY] {
             fs::create_dir(directory.join(part))?;
         }
         let mut through = Vec::new();
@@ -167,17 +207,22 @@ impl Files {
         ];
         if let Some(keeper) = &self.keeper {
             variables.push((FILES_ENTER_VARIABLE, keeper.id().to_string().into()));
+            return variables;
+        }
+        let temporary = self.directory.join(TEMPORARY);
+        if temporary.as_os_str().len() <= LONGEST_TEMPORARY {
+            variables.push(("TMPDIR", temporary.into_os_string()));
         }
         variables
     }
 
-    /// The program that starts `command` inside the view. The first process may be linked statically, and the library
+    /// The program that starts `command` under protection. The first process may be linked statically, and the library
     /// is not loaded into such a program.
-    pub(crate) fn launcher(&self, program: &OsString) -> Option<&'static Path> {
+    pub(crate) fn launcher(program: &OsString) -> Option<&'static Path> {
         let env = Path::new("/usr/bin/env");
         // `env` would take such a word for a variable.
         let is_plain = !program.as_bytes().contains(&b'=');
-        (self.keeper.is_some() && is_plain && env.exists()).then_some(env)
+        (is_plain && env.exists()).then_some(env)
     }
 
     /// The mechanism.
@@ -476,29 +521,35 @@ fn passed_through(run: &Path, job: &Job, folder: &Path, named: &[PathBuf]) -> Ve
 fn cache_at(path: &Path, known: &[&str]) -> Vec<PathBuf> {
     // A cache that the user names is made, so that downloads stay.
     let _ = fs::create_dir_all(path);
-    let is_of_cache = |name: &OsStr| {
-        let name = name.to_string_lossy();
-        name.starts_with('.') || known.iter().any(|pattern| matches(&name, pattern))
+    let is_among = |path: &Path, patterns: &[&str]| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        patterns.iter().any(|pattern| matches(&name, pattern))
     };
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let (mut of_cache, others): (Vec<_>, Vec<_>) = entries
         .map(|entry| entry.path())
-        .partition(|path| path.file_name().is_some_and(is_of_cache));
+        .partition(|path| is_among(path, known) || is_among(path, &HIDDEN));
     if others.is_empty() {
         return vec![path.to_owned()];
     }
-    // Hidden entries of a directory with other files may be the user's.
-    of_cache.retain(|path| {
-        !path
-            .file_name()
-            .is_some_and(|name| name.as_bytes().starts_with(b"."))
-    });
+    // A hidden entry, or a repository, is the user's where other files are.
+    of_cache.retain(|path| is_among(path, known) && !path.join(".git").is_dir());
+    let mut paths: Vec<PathBuf> = of_cache
+        .into_iter()
+        .flat_map(
+            |path| match AMBIGUOUS.iter().find(|(name, _)| path.ends_with(name)) {
+                Some((_, inner)) => cache_at(&path, inner),
+                None => vec![path],
+            },
+        )
+        .collect();
     if let Some(first) = known.first().filter(|first| !first.contains('*')) {
         let first = path.join(first);
-        let _ = fs::create_dir_all(&first);
-        of_cache.push(first);
+        if fs::create_dir(&first).is_ok() {
+            paths.push(first);
+        }
     }
-    of_cache
+    paths
 }
 
 /// Whether a name matches a pattern, in which `*` stands for any characters at the start, at the end or between.
@@ -616,6 +667,70 @@ mod tests {
                 "{name}: {found:?}"
             );
             assert!(found.contains(&root.join(part)), "{name}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn directories_of_the_user_that_are_named_like_those_of_a_cache_are_not_passed_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let mut job = Job::new(["true"]);
+        let paths = |job: &Job| passed_through(Path::new("/"), job, Path::new("/nowhere"), &[]);
+        // A home directory with nothing but hidden files.
+        fs::create_dir(root.join(".ssh")).unwrap();
+        job.environment = vec![("XDG_CACHE_HOME".into(), root.clone().into())];
+        assert!(!paths(&job).contains(&root), "{:?}", paths(&job));
+        for own in [
+            "datasets/images",
+            "hub/notes",
+            "torch/src",
+            "vllm/.git",
+            "json/raw",
+            "checkpoints",
+        ] {
+            fs::create_dir_all(root.join(own)).unwrap();
+        }
+        for cache in [
+            "hub/models--gpt2",
+            "torch/hub/checkpoints",
+            "datasets/glue___mrpc",
+            "json/default-1",
+            "triton",
+        ] {
+            fs::create_dir_all(root.join(cache)).unwrap();
+        }
+        for (name, _) in CACHES {
+            job.environment = vec![(name.into(), root.clone().into())];
+            let found = paths(&job);
+            for own in [
+                "datasets/images",
+                "hub/notes",
+                "torch/src",
+                "vllm",
+                "json/raw",
+                "checkpoints",
+                ".ssh",
+            ] {
+                let own = root.join(own);
+                assert!(
+                    !found.iter().any(|path| own.starts_with(path)),
+                    "{name}: {own:?} in {found:?}"
+                );
+            }
+        }
+        for (name, cache) in [
+            ("HF_HOME", "hub/models--gpt2"),
+            ("HF_HOME", "datasets/glue___mrpc"),
+            ("HF_DATASETS_CACHE", "json/default-1"),
+            ("XDG_CACHE_HOME", "torch/hub"),
+            ("XDG_CACHE_HOME", "triton"),
+        ] {
+            job.environment = vec![(name.into(), root.clone().into())];
+            let found = paths(&job);
+            assert!(
+                found.contains(&root.join(cache)),
+                "{name}: {cache} not in {found:?}"
+            );
         }
     }
 

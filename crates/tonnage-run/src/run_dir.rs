@@ -339,7 +339,8 @@ impl Prepared for RunDir {
     }
 
     fn launcher(&self, program: &OsString) -> Option<&Path> {
-        self.files.as_ref()?.launcher(program)
+        self.files.as_ref()?;
+        Files::launcher(program)
     }
 
     fn environment(&self, job: &Job) -> Vec<(&'static str, OsString)> {

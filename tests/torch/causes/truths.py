@@ -460,8 +460,8 @@ PLANTED = (
     ),
 )
 
-# All memory that a healthy program holds is used. `held` is the most that its variables hold past their last use at the peak: a
-# statement of these names and no more bytes is true.
+# All memory that a healthy program holds is used. `held` is the most that its variables hold past their last use at the
+# peak: a statement of these names and no more bytes is true.
 HEALTHY = (
     Truth(
         "h01_residual_network",

@@ -11,6 +11,8 @@
 //! * an index, mapped by all of them: paths that are not in it have nothing above them, which saves system calls;
 //! * directories of the lower layer, which do not change, to not look at each of them again. Writes ignore it.
 //!
+//! Writes that do not go through C's functions are refused by the kernel where it can ([`seal`]).
+//!
 //! Changes take turns by a lock of the kernel on one file, which ends with the process. Nothing here allocates, except
 //! to list directories: these functions are called between `fork` and `exec`, too.
 //!
@@ -21,6 +23,7 @@ mod change;
 mod copies;
 mod list;
 mod path;
+mod seal;
 mod start;
 mod sys;
 
@@ -29,7 +32,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 use tonnage_capture::{
     FILES_BY_OVERLAY, FILES_BY_PRELOAD, FILES_BY_VARIABLE, FILES_DELETED, FILES_REFUSED,
-    FILES_THROUGH, FILES_UPPER, FILES_VARIABLE, RUN_VARIABLE,
+    FILES_SEALED_VARIABLE, FILES_THROUGH, FILES_UPPER, FILES_VARIABLE, RUN_VARIABLE,
 };
 
 pub(crate) use calls::{connect_to_own, location};
@@ -141,11 +144,13 @@ impl Layers {
                 through.push(line[..end].to_vec());
             }
         }
+        seal::seal(&changes, &through);
         let mut environment = Vec::new();
         for name in [
             "LD_PRELOAD",
             FILES_VARIABLE,
             FILES_BY_VARIABLE,
+            FILES_SEALED_VARIABLE,
             RUN_VARIABLE,
         ] {
             if let Some(value) = variable(name) {

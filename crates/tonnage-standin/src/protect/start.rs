@@ -107,7 +107,7 @@ unsafe fn length_of(list: List) -> usize {
 /// # Safety
 /// `list` is null or a list of texts.
 unsafe fn complete(layers: &Layers, room: &mut Room, list: List) -> Answer<List> {
-    let mut added = [std::ptr::null(); 4];
+    let mut added = [std::ptr::null(); 5];
     let mut count = 0;
     for needed in layers.environment.iter().take(added.len()) {
         let needed = needed.to_bytes_with_nul();

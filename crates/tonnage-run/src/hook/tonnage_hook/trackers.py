@@ -31,6 +31,13 @@ _HUB_REPOSITORIES = "create_repo duplicate_space duplicate_repo".split()
 _WANDB_QUIET = ("disabled", "dryrun", "offline")
 
 
+def _tracker_directory():
+    """The directory of trackers whose service calls the kernel directly, where no mount redirects it."""
+    if os.environ.get("TONNAGE_FILES_BY") != "preload":
+        return None
+    return os.path.join(os.environ["TONNAGE_FILES"], "trackers")
+
+
 def _quiet_mode(mode):
     return mode if mode in _WANDB_QUIET else "offline"
 
@@ -46,9 +53,15 @@ class Trackers:
         # Its service is a separate process, which reads the variable.
         if os.environ.get("WANDB_MODE") not in _WANDB_QUIET:
             os.environ["WANDB_MODE"] = "offline"
+        directory = _tracker_directory()
+        if directory is not None:
+            os.makedirs(directory, exist_ok=True)
+            os.environ["WANDB_DIR"] = os.environ["WANDB_DATA_DIR"] = directory
 
         @functools.wraps(begin)
         def init(*arguments, **options):
+            if directory is not None and options.get("dir") is not None:
+                options["dir"] = directory
             # Before release 0.18, settings have no mode that could be changed.
             if os.environ.get("WANDB_MODE") not in _WANDB_QUIET:
                 os.environ["WANDB_MODE"] = "offline"
@@ -64,16 +77,23 @@ class Trackers:
     def change_wandb_settings(self, module):
         settings = module.Settings
         begin, set_attribute = settings.__init__, settings.__setattr__
+        directory = _tracker_directory()
 
         @functools.wraps(begin)
         def init(self, *arguments, **options):
             begin(self, *arguments, **options)
             # Not by `setattr`: a default is not a choice, and must not replace one.
             self.__dict__["mode"] = _quiet_mode(self.__dict__["mode"])
+            if directory is not None and self.__dict__.get("root_dir") is not None:
+                self.__dict__["root_dir"] = directory
 
         @functools.wraps(set_attribute)
         def set_quietly(self, name, value):
-            set_attribute(self, name, _quiet_mode(value) if name == "mode" else value)
+            if name == "mode":
+                value = _quiet_mode(value)
+            elif name == "root_dir" and directory is not None:
+                value = directory
+            set_attribute(self, name, value)
 
         settings.__init__ = init
         settings.__setattr__ = set_quietly
