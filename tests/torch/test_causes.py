@@ -184,6 +184,87 @@ for _ in range(2):
         "script.py:15",
         wrong=f"step( is)? at \\S*script.py:12|{DETACH}",
     ),
+    # Python collects the garbage of five rounds right after the peak, before any search. Truth: they are a cycle.
+    Program(
+        "collected_cycle",
+        """
+import gc
+
+
+class Sample:
+    def __init__(self, value):
+        self.value, self.me = value, self
+
+
+gc.disable()
+model = nn.Linear(1024, 1024).cuda()
+for step in range(8):
+    out = model(torch.randn(16384, 1024, device="cuda"))
+    Sample(out.detach() * 2)
+    out.mean().backward()
+    model.zero_grad()
+    if step == 4:
+        gc.collect()
+""",
+        "TN201",
+        "cycle",
+        advice="cycle|gc.collect",
+    ),
+    # Each round adds a hook, and each hook remembers the batch of its round. Truth: the hooks are to be removed.
+    Program(
+        "hooks_pile_up",
+        """
+net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).cuda()
+
+
+def attach(batch):
+    def probe(module, inputs, output):
+        probe.ratio = (inputs[0].detach().std() / batch.std()).item()
+
+    net[2].register_forward_hook(probe)
+
+
+for _ in range(8):
+    batch = torch.randn(65536, 512, device="cuda")
+    attach(batch)
+    net(batch).mean().backward()
+    net.zero_grad()
+""",
+        "TN201",
+        "batch",
+        advice=r"handle.remove\(\)",
+    ),
+    # A dictionary keeps the model, gradients and optimizer of each fold. Truth: four of five are never used again.
+    Program(
+        "folds",
+        """
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(4096, 4096, bias=False).cuda()
+        self.opt = torch.optim.Adam(self.model.parameters())
+
+    def fit(self):
+        for _ in range(3):
+            loss = self.model(torch.randn(64, 4096, device="cuda")).mean()
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+
+
+def cross_validate():
+    trainers = {}
+    for fold in range(5):
+        trainer = Trainer()
+        trainer.fit()
+        trainers[fold] = trainer
+
+
+cross_validate()
+""",
+        "TN223",
+        "`trainers` in cross_validate.. keeps 1.00 GiB",
+        advice="trainers",
+    ),
     # Objects that refer to each other wait for a collection that never comes. Truth: they are a cycle, and no variable
     # has them.
     Program(

@@ -96,6 +96,8 @@ pub enum Note {
         unread: u64,
         /// Whether there were more live blocks than are followed.
         is_cut: bool,
+        /// Most bytes of blocks that one launch used, for each device.
+        floors: Vec<u64>,
     },
     /// An action that a dry run did not carry out.
     Suppressed(Suppressed),

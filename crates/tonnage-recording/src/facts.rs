@@ -94,6 +94,8 @@ pub const PYTHON_VERSION: &str = "python.version";
 pub const USES: &str = "uses";
 /// The value of [`USES`] where none is missing.
 pub const ALL_USES: &str = "all";
+/// Most bytes of blocks that one launch used, for each device from 0, as JSON.
+pub const FLOORS: &str = "uses.floors";
 /// CUDA's version as torch was built for it.
 pub const CUDA_VERSION: &str = "cuda.version";
 /// How files of the user were protected and what the job did to them, as JSON of [`FileChanges`].

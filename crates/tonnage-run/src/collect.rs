@@ -499,7 +499,7 @@ struct Process<'a, W> {
     /// For each entry of a device, the number of the row that was written when it was taken.
     rows: BTreeMap<u8, Vec<u64>>,
     /// The last uses of live blocks, as far as they are recorded.
-    uses: Option<(u64, bool)>,
+    uses: Option<(u64, bool, Vec<u64>)>,
     /// The texts of the notes, by number.
     texts: Vec<String>,
     unmodelled: BTreeMap<String, u64>,
@@ -673,9 +673,15 @@ impl<'a, W: Write> Process<'a, W> {
             let text = serde_json::to_string(&nccl).unwrap_or_default();
             self.fact(facts::NCCL_BUFFERS, &text)?;
         }
-        if let Some((unread, is_cut)) = self.uses {
+        if let Some((unread, is_cut, floors)) = self.uses.take() {
             let whole = unread == 0 && !is_cut && !self.plugged;
             self.fact(facts::USES, if whole { facts::ALL_USES } else { "some" })?;
+            if whole {
+                self.fact(
+                    facts::FLOORS,
+                    &serde_json::to_string(&floors).unwrap_or_default(),
+                )?;
+            }
             if unread > 0 {
                 self.gap(&format!(
                     "what {} used: the parameters of a kernel cannot be read",
@@ -927,7 +933,7 @@ impl<'a, W: Write> Process<'a, W> {
                     "what comes later: the job was stopped {stopped}, as was requested"
                 ))?;
             }
-            Note::Uses { unread, is_cut } => self.uses = Some((unread, is_cut)),
+            Note::Uses { unread, is_cut, floors } => self.uses = Some((unread, is_cut, floors)),
             // Read with the notes of all processes, or before the rows are written; or a fact that holds for most jobs.
             Note::Foreign(_)
             | Note::Limitation(_)

@@ -28,6 +28,8 @@ const LONGEST_ARRAY: usize = 1 << 20;
 /// Maximum number of live blocks that are followed.
 const MAX_BLOCKS: usize = 1 << 20;
 const WORD: usize = 8;
+/// Devices of which the bytes of each launch are added up.
+const DEVICES: usize = 16;
 
 /// A live block.
 struct Live {
@@ -45,6 +47,8 @@ struct Known {
     live: BTreeMap<u64, Live>,
     /// Most bytes that were allocated on each device, and the moment.
     peaks: Vec<(u64, u32)>,
+    /// Most bytes of blocks that one launch used on each device.
+    floors: Vec<u64>,
     launches: u64,
 }
 
@@ -52,6 +56,7 @@ static KNOWN: Lock<Known> = Lock::forgotten_in_child(
     Known {
         live: BTreeMap::new(),
         peaks: Vec::new(),
+        floors: Vec::new(),
         launches: 0,
     },
     forget,
@@ -65,6 +70,7 @@ fn forget() {
     let mut known = KNOWN.lock();
     known.live.clear();
     known.peaks.clear();
+    known.floors.clear();
     UNREAD.store(0, Ordering::Relaxed);
     TOO_MANY.store(false, Ordering::Relaxed);
 }
@@ -83,6 +89,7 @@ pub(crate) fn keep_block(block: Block, allocated: u64) {
     };
     if known.peaks.len() <= device {
         known.peaks.resize(device + 1, (0, 0));
+        known.floors.resize(device + 1, 0);
     }
     if allocated > known.peaks[device].0 {
         known.peaks[device] = (allocated, born);
@@ -178,22 +185,30 @@ impl Known {
     fn touch(&mut self, addresses: &[u64]) {
         self.launches += 1;
         let mut behind = Vec::new();
+        let mut sums = [0_u64; DEVICES];
         for &address in addresses {
-            behind.extend(self.touch_one(address));
+            behind.extend(self.touch_one(address, &mut sums));
         }
         for address in behind {
-            self.touch_one(address);
+            self.touch_one(address, &mut sums);
+        }
+        for (floor, sum) in self.floors.iter_mut().zip(sums) {
+            *floor = sum.max(*floor);
         }
     }
 
-    /// Notes a use of the block at an address, and returns the addresses that were copied into it.
-    fn touch_one(&mut self, address: u64) -> Vec<u64> {
+    /// Notes a use of the block at an address, adds it to the launch's bytes of its device, and returns the addresses
+    /// that were copied into it.
+    fn touch_one(&mut self, address: u64, sums: &mut [u64; DEVICES]) -> Vec<u64> {
         let launch = self.launches;
         let peaks = std::mem::take(&mut self.peaks);
         let used = self.at(address).filter(|live| live.launch != launch);
         let behind = used.map_or_else(Vec::new, |live| {
             let uses = &mut live.uses;
             live.launch = launch;
+            if let Some(sum) = sums.get_mut(usize::from(uses.device)) {
+                *sum += live.size;
+            }
             uses.count = uses.count.saturating_add(1);
             let now = recorder::entries(uses.device).saturating_sub(1);
             uses.first.get_or_insert(now);
@@ -219,9 +234,11 @@ pub(crate) fn write_rest() {
     for (&address, live) in &known.live {
         recorder::used(live.uses, address);
     }
+    let floors = known.floors.clone();
     drop(known);
     recorder::remark_note(&Note::Uses {
         unread: UNREAD.load(Ordering::Relaxed),
         is_cut: TOO_MANY.load(Ordering::Relaxed),
+        floors,
     });
 }

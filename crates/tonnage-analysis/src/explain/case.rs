@@ -551,9 +551,6 @@ impl<'a> Case<'a> {
 /// blocks that the same stack made before in the same module.
 fn holders(recording: &Recording, track: &Holdings, row: u32) -> HashMap<u32, HeldBy> {
     let mut holders = track.holders_near(row, &recording.stacks);
-    if holders.is_empty() {
-        return holders;
-    }
     let mut by_line: HashMap<_, BTreeMap<HeldBy, u64>> = HashMap::new();
     for (index, block) in (0..).zip(&track.blocks) {
         if let (Some(held), Some(stack)) = (holders.get(&index), block.stack)
@@ -582,6 +579,21 @@ fn holders(recording: &Recording, track: &Holdings, row: u32) -> HashMap<u32, He
             && let Some(held) = most(known)
         {
             holders.insert(index, held);
+        }
+    }
+    // A cycle that Python collects between two queries: the collection itself shows it.
+    for (index, block) in (0..).zip(&track.blocks) {
+        let is_garbage = block.is_collected
+            && block.alive_at(row)
+            && !is_kept(block)
+            && pass_of(track, block.born) < pass_of(track, row)
+            && block.uses.is_none_or(|uses| uses.last < Some(row));
+        if is_garbage
+            && holders
+                .get(&index)
+                .is_none_or(|held| held.sort == Sort::Nothing)
+        {
+            holders.insert(index, HeldBy::unknown_cycle());
         }
     }
     // A block that the running backward pass frees belongs to the graph: the variable that Python recorded in the
@@ -849,6 +861,24 @@ fn most_of_others(recording: &Recording, track: &Holdings) -> u64 {
         sum.saturating_add(other.peak_charged + other.context)
             .min(1 << 60)
     })
+}
+
+/// `, float32[8192, 4096]`: type and shape of the largest block of which they are known; of float64 with its price.
+pub(super) fn describe_shape(blocks: &[Live<'_>], before: &str) -> String {
+    let known = |live: &&Live<'_>| live.held.is_some_and(|held| held.shape.is_some());
+    let largest = blocks
+        .iter()
+        .filter(known)
+        .max_by_key(|live| live.block.bytes);
+    let Some(shape) = largest.and_then(|live| live.held?.shape.as_ref()) else {
+        return String::new();
+    };
+    let price = if shape.starts_with("float64[") {
+        ", twice the size of float32"
+    } else {
+        ""
+    };
+    format!(", {before}{shape}{price}")
 }
 
 /// The named holder with the most bytes.

@@ -109,7 +109,12 @@ fn is_kept_graph(case: &Case<'_>, live: &Live<'_>) -> bool {
             pass < case.pass_of(case.row) || was_over(case, pass)
         }
         // The traceback of an exception keeps what a failed attempt computed.
-        Some(held) => held.sort == Sort::Traceback && !is_end_of_job(case, held),
+        // A block of the running pass is from the same line, and its own backward pass uses it.
+        Some(held) => {
+            held.sort == Sort::Traceback
+                && !is_end_of_job(case, held)
+                && !is_used_later(case, block)
+        }
         None => {
             block.category == Category::Activations
                 && block.phase == Phase::Forward
@@ -274,6 +279,9 @@ fn fix(
 /// Advice about memory to which no variable refers.
 pub(super) fn unnamed(held: &HeldBy) -> String {
     match held.cycle() {
+        Some("") => "call `gc.collect()` after a step, or break the reference cycle that keeps these tensors until Python \
+                     collects its garbage"
+            .to_owned(),
         Some(members) if members.starts_with("ctx.") => format!(
             "keep tensors by `ctx.save_for_backward`, and not as attributes of `ctx`: {members} is part of a cycle"
         ),

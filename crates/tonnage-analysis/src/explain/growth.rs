@@ -389,10 +389,6 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             next.insert(before, block.born);
         }
     }
-    let also = growing
-        .iter()
-        .filter_map(|pile| pile.held)
-        .any(|held| held.also.is_some());
     let in_forward = piled
         .iter()
         .any(|&index| case.track.blocks[index as usize].phase == Phase::Forward);
@@ -410,6 +406,11 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         None => format!(
             "drop what refers to the tensors made at {place}: a list, an attribute or a reference cycle; or keep \
              copies on the host"
+        ),
+        Some(held) if held.hooks.is_some() => format!(
+            "remove each hook when it has run: `handle.remove()`; `{}` has another one with every pass, which remembers {}",
+            held.hooks.as_deref().unwrap_or_default(),
+            held.describe_holder()
         ),
         Some(held) if is_cache(held, finding.place.as_ref()) => format!(
             "limit what {} remembers at {place}: `functools.lru_cache(maxsize=N)`, or clear it with \
@@ -429,7 +430,7 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
     };
     let can_go = |graph: &&HeldBy| {
         let place = graph.place.as_ref();
-        graph.is_named() && !place.is_some_and(|place| case.is_trained_through(place))
+        graph.is_named() && place.is_some_and(|place| !case.is_trained_through(place))
     };
     if let Some(graph) = kept_by.filter(can_go) {
         let line = at(graph.place.as_ref());
@@ -452,7 +453,8 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
     let used_later = used_later.count();
     let named = finding.held_by.as_ref().filter(|held| held.is_named());
     // The device still needs the newest ones, so they cannot be on the host.
-    let partly = named.filter(|_| used_later > 1 && !unused.is_empty());
+    let is_hooked = named.is_some_and(|held| held.hooks.is_some());
+    let partly = named.filter(|_| !is_hooked && used_later > 1 && !unused.is_empty());
     if let Some(held) = partly {
         advice = format!(
             "drop tensors from {} after their last use ({place}): {} of {} are never used again",
@@ -461,7 +463,7 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             piled.len()
         );
     }
-    let proposal = Proposal::new(code, advice, "of what piled up");
+    let proposal = || Proposal::new(code, advice.clone(), "of what piled up");
     let sum = |blocks: &HashSet<u32>| -> u64 {
         let blocks = blocks
             .iter()
@@ -471,10 +473,12 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
     let mostly_unused = !unused.is_empty() && sum(&unused) * 2 >= sum(&piled);
     if partly.is_some() || mostly_unused {
         let freed = if partly.is_some() { &piled } else { &unused };
-        let fix = next_use::freed_after_use(case, proposal, freed);
-        return fix.map(|fix| with_rate(fix, growing));
+        // Memory that every pass uses again, such as by hooks that pile up, has its last use at the end.
+        if let Some(fix) = next_use::freed_after_use(case, proposal(), freed) {
+            return Some(with_rate(fix, growing));
+        }
     }
-    let fix = bounded(case, proposal, |bound, index, block| {
+    let fix = bounded(case, proposal(), |bound, index, block| {
         let Some(index) = index else {
             return unchanged(block);
         };
@@ -502,7 +506,6 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         match (block.phase, bound) {
             // A copy between passes would be made on the host at once.
             (Phase::Other, Bound::Least) if case.pass_of(block.born) > 0 => sized(block, 0),
-            (Phase::Forward | Phase::Eval, _) if also => assigned,
             (Phase::Forward | Phase::Eval, _) => {
                 let row = case.taken_back(index, block, bound);
                 match (row, bound) {

@@ -116,8 +116,15 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         bytes(sum),
         at(place.as_ref())
     );
+    let largest_made = blocks
+        .iter()
+        .max_by_key(|live| live.block.bytes)
+        .and_then(|live| case.site(live.block))
+        .filter(|made| Some(made) != place.as_ref());
+    let largest_made =
+        largest_made.map_or_else(String::new, |made| format!(" made at {}", at(Some(&made))));
     let sentence = format!(
-        "{} in {} is logits and what the loss at {} makes of them, the largest {}",
+        "{} in {} is logits and what the loss at {} makes of them, the largest {}{largest_made}",
         bytes(sum),
         counted(
             blocks.len() + usize::from(wanted.is_some()),

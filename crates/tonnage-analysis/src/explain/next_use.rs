@@ -13,7 +13,7 @@ use serde::Serialize;
 use tonnage_recording::facts;
 use tonnage_text::bytes;
 
-use super::case::{Bound, Case, Live, SHARE, at, is_kept, most_named};
+use super::case::{Bound, Case, Live, SHARE, at, is_kept, is_kept_by, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, peak_with, unchanged, until};
 use super::{Found, failed_otherwise};
@@ -100,6 +100,8 @@ pub struct NextUses {
     pub parts: Vec<UsedPart>,
     /// The peak of allocated bytes if each block were freed after its last use. No program frees so early everywhere.
     pub ideal_peak: u64,
+    /// Most bytes of blocks that one launch uses, in the whole job: no offload or recomputation needs less.
+    pub floor: Option<u64>,
     /// Whether it is the account of the whole job, and not of the recording itself.
     #[serde(skip)]
     pub whole: bool,
@@ -274,9 +276,17 @@ pub(super) fn account(case: &Case<'_>, whole: bool) -> Option<NextUses> {
             Some(uses) => until(block, uses.last.map_or(block.born, |last| last + 1)),
             None => unchanged(block),
         }),
+        floor: floor(case),
         whole,
         unused: unused_blocks(&uses),
     })
+}
+
+fn floor(case: &Case<'_>) -> Option<u64> {
+    let floors = case.recording.fact(case.track.process, facts::FLOORS)?;
+    let floors: Vec<u64> = serde_json::from_str(floors).ok()?;
+    let device = usize::try_from(case.track.device).ok()?;
+    floors.get(device).copied().filter(|&bytes| bytes > 0)
 }
 
 /// The blocks of the track that stay after their last use, by the rule of the account.
@@ -331,12 +341,19 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
     };
     // A list of models holds weights, gradients and an optimizer's state, which differ in sort and line.
     let mut sums: BTreeMap<(&str, Option<&str>), Vec<Live<'_>>> = BTreeMap::new();
-    for live in case.unexplained() {
-        if let Some(held) = live.held.filter(is_named)
-            && case.is_unused(live.index)
-        {
+    let unused: Vec<Live<'_>> = case
+        .unexplained()
+        .filter(|live| case.is_unused(live.index))
+        .collect();
+    let keepers = keepers(case, &unused);
+    for &live in &unused {
+        let held = keepers.get(&live.index).copied().or(live.held);
+        if let Some(held) = held.filter(is_named) {
             let name = (held.name.as_str(), held.function.as_deref());
-            sums.entry(name).or_default().push(live);
+            sums.entry(name).or_default().push(Live {
+                held: Some(held),
+                ..live
+            });
         }
     }
     for blocks in sums.values_mut() {
@@ -393,6 +410,59 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
     } else {
         found
     })
+}
+
+/// Finds the holders of unused models that Python named when they were in use, or not at all. The variable of then has the
+/// model that the same lines made since, and the older ones are where most of their kind are. A gradient is where its
+/// weight is.
+fn keepers<'a>(case: &Case<'_>, unused: &[Live<'a>]) -> HashMap<u32, &'a HeldBy> {
+    let line = |block: &Holding| (block.stack, block.module, block.requested);
+    let mut newest: HashMap<_, u32> = HashMap::new();
+    for live in case.alive() {
+        let born = newest.entry(line(live.block)).or_default();
+        *born = live.block.born.max(*born);
+    }
+    let mut by_line: HashMap<_, BTreeMap<&HeldBy, u64>> = HashMap::new();
+    for live in unused {
+        if let Some(held) = live.held
+            && live.block.stack.is_some()
+        {
+            let counts = by_line.entry(line(live.block)).or_default();
+            *counts.entry(held).or_default() += 1;
+        }
+    }
+    let mut keepers = HashMap::new();
+    for live in unused {
+        let is_replaced = newest
+            .get(&line(live.block))
+            .is_some_and(|&born| born > live.block.born);
+        let most = by_line
+            .get(&line(live.block))
+            .and_then(|counts| counts.iter().max_by_key(|(_, count)| **count));
+        if is_replaced
+            && is_kept_by(live.held)
+            && let Some((&held, _)) = most.filter(|(_, count)| **count > 1)
+        {
+            keepers.insert(live.index, held);
+        }
+    }
+    let mut weights: Vec<Live<'a>> = unused.to_vec();
+    weights.retain(|live| live.block.category == Category::Weights);
+    weights.sort_by_key(|live| live.block.born);
+    for live in unused {
+        if live.held.is_some() || !is_gradient(live.block) {
+            continue;
+        }
+        let before = weights.partition_point(|weight| weight.block.born < live.block.born);
+        let mut before = weights[..before].iter().rev();
+        let weight = before.find(|weight| weight.block.requested == live.block.requested);
+        if let Some(weight) = weight
+            && let Some(held) = keepers.get(&weight.index).copied().or(weight.held)
+        {
+            keepers.insert(live.index, held);
+        }
+    }
+    keepers
 }
 
 fn sum(blocks: &[Live<'_>]) -> u64 {

@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tonnage_text::bytes;
 
 use super::Found;
-use super::case::{Case, LARGE_SHARE, Live, at, counted, is_kept, is_kept_by, listed};
+use super::case::{
+    Case, LARGE_SHARE, Live, at, counted, describe_shape, is_kept, is_kept_by, listed,
+};
 use super::codes::{Code, code};
-use super::fixes::{Proposal, without};
+use super::fixes::{Fix, Proposal, computed, sized, unchanged, without};
 use crate::holdings::{Category, HeldBy, Holding, Phase, Place};
 
 /// Tensors of the program's own.
@@ -49,18 +51,78 @@ pub(super) fn of_step(case: &Case<'_>) -> Option<Found> {
         held.describe_holder(),
         bytes(largest.block.bytes)
     );
-    let shape = held.shape.as_ref();
-    let shape = shape.map_or_else(String::new, |shape| format!(", {shape}"));
     let sentence = format!(
-        "{headline} in one tensor{shape}, made at {}",
+        "{headline} in one tensor{}, made at {}",
+        describe_shape(&[largest], ""),
         at(place.as_ref())
     );
     Some(
         Found::exact(OWN_TENSORS, largest.block.bytes, headline, sentence)
-            .with_place(place)
+            .with_place(place.clone())
             .with_holder(Some(held))
+            .with_fixes(without_one(case, largest, held, place.as_ref()))
             .with_claims_of(&[largest]),
     )
+}
+
+/// Computes the peak without a tensor that the program makes for each step, as a bound of what a smaller one saves.
+fn without_one(
+    case: &Case<'_>,
+    live: Live<'_>,
+    held: &HeldBy,
+    made: Option<&Place>,
+) -> Option<Fix> {
+    if let Some(fix) = in_float32(case, &[live]) {
+        return Some(fix);
+    }
+    let advice = format!(
+        "make {} smaller at {}: a view that broadcasts, a smaller type, or a part of it at a time",
+        held.describe_holder(),
+        at(made)
+    );
+    let mut proposal = Proposal::new(OWN_TENSORS.code, advice, "if all of it could go");
+    proposal.estimate = true;
+    let line = (live.block.stack, live.block.module, live.block.requested);
+    let mut fix = computed(case, proposal, |_, block| {
+        if (block.stack, block.module, block.requested) == line && !is_kept(block) {
+            sized(block, 0)
+        } else {
+            unchanged(block)
+        }
+    })?;
+    fix.leave_open();
+    Some(fix)
+}
+
+/// Computes the peak with tensors in float32 that are float64, if all of the blocks are.
+fn in_float32(case: &Case<'_>, blocks: &[Live<'_>]) -> Option<Fix> {
+    let is_double = |live: &&Live<'_>| {
+        let shape = live.held.and_then(|held| held.shape.as_ref());
+        shape.is_some_and(|shape| shape.starts_with("float64["))
+    };
+    let doubles: Vec<Live<'_>> = blocks.iter().filter(is_double).copied().collect();
+    let sum = |blocks: &[Live<'_>]| -> u64 { blocks.iter().map(|live| live.block.bytes).sum() };
+    if sum(&doubles) * 10 < sum(blocks) * 9 {
+        return None;
+    }
+    let names: BTreeSet<String> = doubles
+        .iter()
+        .filter_map(|live| live.held)
+        .map(HeldBy::describe_holder)
+        .collect();
+    let names = listed(names.into_iter().take(LISTED));
+    let advice =
+        format!("convert {names} to float32 before the copy to the GPU, if float64 is not needed");
+    let mut proposal = Proposal::new(OWN_TENSORS.code, advice, "of float64, a half of it");
+    proposal.changes_result = true;
+    let indices: BTreeSet<u32> = doubles.iter().map(|live| live.index).collect();
+    computed(case, proposal, |index, block| {
+        if index.is_some_and(|index| indices.contains(&index)) {
+            sized(block, block.bytes / 2)
+        } else {
+            unchanged(block)
+        }
+    })
 }
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
@@ -113,9 +175,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         format!(" ({said})")
     };
     let headline = format!("{tensors}{made} {hold} {}{by}", bytes(sum));
-    let largest = blocks.iter().max_by_key(|live| live.block.bytes)?;
-    let shape = largest.held.and_then(|held| held.shape.as_ref());
-    let shape = shape.map_or_else(String::new, |shape| format!(", the largest {shape}"));
+    let shape = describe_shape(&blocks, "the largest ");
     let sentence = format!("{headline} for the whole run{shape}");
     let what = if said.is_empty() {
         format!("the {tensors}{made}")
@@ -135,6 +195,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     if let Some(fix) = &mut fix {
         fix.leave_open();
     }
+    let fix = in_float32(case, &blocks).or(fix);
     let place = places.into_iter().max_by_key(|(_, sum)| *sum);
     Some(
         Found::exact(OWN_TENSORS, sum, headline, sentence)

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use tonnage_text::{bytes, shortened};
 
 use super::Found;
-use super::case::{Case, LARGE_SHARE, Live, at};
+use super::case::{Case, LARGE_SHARE, Live, at, describe_shape};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::logits::LOSSES;
@@ -96,8 +96,9 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         "one line"
     };
     let sentence = format!(
-        "{} is temporary memory of {of}, {at_line}{inside}",
-        bytes(sum)
+        "{} is temporary memory of {of}, {at_line}{inside}{}",
+        bytes(sum),
+        describe_shape(&here, "such as ")
     );
     let advice = format!("call {at_line} on half of the samples, or in two tiles");
     let proposal = Proposal::new(

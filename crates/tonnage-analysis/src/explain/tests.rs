@@ -1632,6 +1632,49 @@ fn tn201_what_no_name_leads_to_is_neither_detached_nor_copied() {
 }
 
 #[test]
+fn tn201_hooks_that_pile_up_are_to_be_removed() {
+    let text = "closure /home/me/train.py:15\t-\tfloat32[5]\tnet.2._forward_hooks";
+    let hooks = leak(("batch (attach)", text), &[line(15)]);
+    assert_eq!(first(&hooks).0, "TN201");
+    let advice = advice_of(&hooks, "TN201");
+    assert!(
+        advice.starts_with("remove each hook") && advice.contains("`net.2._forward_hooks`"),
+        "{advice}"
+    );
+}
+
+#[test]
+fn tn201_a_collection_of_garbage_shows_a_cycle_that_no_census_saw() {
+    let mut script = Script::new(1000);
+    let forward = [line(27), CALL, line(40)];
+    let mut garbage = Vec::new();
+    for step in 0..8 {
+        let mut used = 0;
+        script.phase("forward", |script| {
+            garbage.push(script.alloc(20, &forward));
+            used = script.alloc(1, &[line(9)]);
+        });
+        script.phase("backward", |script| script.free(used));
+        script.phase("step", |_| ());
+        script.note(Kind::Mark, "", "step", 0);
+        if step == 4 {
+            for block in garbage.drain(..) {
+                script.free(block);
+            }
+            script.note(Kind::Mark, "5", "collected", 0);
+        }
+    }
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN201", Some(27), 80));
+    let sentence = &explanation.findings[0].sentence;
+    assert!(
+        sentence.starts_with("a reference cycle holds 80.00 MiB"),
+        "{sentence}"
+    );
+    assert!(advice_of(&explanation, "TN201").contains("gc.collect()"));
+}
+
+#[test]
 fn tn202_a_gradient_that_is_added_to_another_is_no_large_batch() {
     // All batches are alike. The second backward pass finds a gradient and makes one of the same size to add to it.
     let mut script = Script::new(1000);
@@ -2232,6 +2275,78 @@ fn tn223_a_model_of_an_earlier_trial_is_not_used_again() {
     assert!(!codes(&explain("exit 0", 2)).contains(&"TN223"));
     // The job did not come to its own end.
     assert!(!codes(&explain("signal 15", 3)).contains(&"TN223"));
+}
+
+#[test]
+fn tn223_the_model_of_the_trial_before_goes_with_the_others_and_gradients_with_their_weights() {
+    let mut script = Script::new(2000);
+    for (process, name, text) in [
+        (0, facts::USES, facts::ALL_USES),
+        (facts::RUN, facts::ENDING, "exit 0"),
+    ] {
+        script.trace.meta.push(tonnage_recording::Meta {
+            process,
+            name: name.to_owned(),
+            text: text.to_owned(),
+        });
+    }
+    let mut last_uses = Vec::new();
+    let mut holders = Vec::new();
+    for trial in 0..4 {
+        let weights = script.alloc(100, &[line(2)]);
+        script.set_owner(weights, "weights", "w");
+        let gradient = script.alloc(100, &[]);
+        script.set_owner(gradient, "gradients", "w.grad");
+        // The variable has another model by now, and no census saw that.
+        let (name, text) = if trial == 2 {
+            ("trial.model (main)", "module /home/me/train.py:5")
+        } else {
+            ("results (main)", "module /home/me/train.py:9")
+        };
+        holders.push((weights, name, text));
+        for step in 0..3 {
+            script.phase("forward", |script| {
+                let hidden = script.alloc(10, &[line(3)]);
+                script.free(hidden);
+            });
+            script.phase("step", |script| script.note(Kind::Mark, "Adam", "step", 0));
+            if trial == 2 && step == 0 {
+                script.census("peak", &holders);
+            }
+        }
+        last_uses.extend([weights, gradient].map(|block| (block, script.row() - 3)));
+    }
+    for (block, last) in last_uses {
+        let row = script.row();
+        script.used(Kind::Used, block, last, None);
+        let uses = script.trace.events[row].uses.as_mut().expect("uses");
+        uses.count = 6;
+    }
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN223", Some(9), 600));
+}
+
+#[test]
+fn tn222_float64_is_named_with_its_price() {
+    let mut script = Script::new(1000);
+    let table = script.alloc(100, &[line(2)]);
+    for _ in 0..3 {
+        script.phase("forward", |script| {
+            let hidden = script.alloc(10, &[line(3)]);
+            script.free(hidden);
+        });
+    }
+    let shape = "variable /home/me/train.py:2\t-\tfloat64[100, 131072]";
+    script.census("peak", &[(table, "x", shape)]);
+    let explanation = script.explain();
+    assert_eq!(first(&explanation).0, "TN222");
+    let sentence = &explanation.findings[0].sentence;
+    assert!(
+        sentence.ends_with("float64[100, 131072], twice the size of float32"),
+        "{sentence}"
+    );
+    assert!(advice_of(&explanation, "TN222").contains("float32"));
+    assert_eq!(promised(&explanation, "TN222"), Some((110, 60)));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! would type it, with the function in round brackets where it is a local one;
 //! `text` is the sort of holder and, after a space, the line to look at. After
 //! that, each behind a tab, may stand the operation whose graph keeps the block (`-` if no graph saved it),
-//! the type and shape of the tensor, and a variable that holds it as well.
+//! the type and shape of the tensor, and the hooks of a module that lead to it.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -131,9 +131,9 @@ pub struct HeldBy {
     /// Type and shape of the tensor, where torch reported them.
     #[serde(skip)]
     pub shape: Option<String>,
-    /// A variable that holds it as well, where that was recorded.
+    /// The hooks of a module among which the function is that remembers it: `net.2._forward_hooks`.
     #[serde(skip)]
-    pub also: Option<String>,
+    pub hooks: Option<String>,
     /// Whether it is a local variable of a library's function, so that the script has no line to change.
     #[serde(skip)]
     pub in_library: bool,
@@ -174,7 +174,7 @@ impl HeldBy {
         let unsaved = operation.as_deref() == Some(UNSAVED);
         let operation = operation.filter(|_| !unsaved);
         let shape = told(parts.next());
-        let also = told(parts.next());
+        let hooks = told(parts.next());
         let in_library = parts.next() == Some("library");
         let (sort, place) = head.split_once(' ').unwrap_or((head, ""));
         let sort = Sort::from_key(sort)?;
@@ -205,9 +205,25 @@ impl HeldBy {
             operation,
             unsaved,
             shape,
-            also,
+            hooks,
             in_library,
         })
+    }
+
+    /// A reference cycle whose members are not known.
+    pub(crate) fn unknown_cycle() -> Self {
+        Self {
+            sort: Sort::Other,
+            name: "<cycle: >".to_owned(),
+            function: None,
+            place: None,
+            exception: None,
+            operation: None,
+            unsaved: false,
+            shape: None,
+            hooks: None,
+            in_library: false,
+        }
     }
 
     /// The class of a model that no name leads to: the hook calls it `<Sequential>`.
@@ -229,6 +245,8 @@ impl HeldBy {
     pub fn describe_holder(&self) -> String {
         let what = if self.name.is_empty() {
             "something without a name".to_owned()
+        } else if self.cycle() == Some("") {
+            return "a reference cycle".to_owned();
         } else if let Some(members) = self.cycle() {
             return format!("a reference cycle ({members})");
         } else if let Some(class) = self.class_without_name() {

@@ -204,6 +204,8 @@ pub struct Holding {
     pub phase: Phase,
     /// When the device used it, where that is recorded.
     pub uses: Option<UsesOf>,
+    /// Whether a collection of Python's garbage freed it: only a reference cycle kept it until then.
+    pub is_collected: bool,
 }
 
 /// When the device used a block. A use comes after its row and before the next.
@@ -241,6 +243,7 @@ impl Holding {
             known: Known::Inferred,
             phase: Phase::Load,
             uses: None,
+            is_collected: false,
         }
     }
 

@@ -158,6 +158,8 @@ struct Builder {
     span: u32,
     /// The spans in which each block was born and died, while they are collected.
     lives: Vec<(u32, u32)>,
+    /// Each birth of a block, and each death with the block's index.
+    changes: Vec<Option<u32>>,
     /// Bytes of other processes on the device, where rows have them.
     others: Option<u64>,
     /// The memory that the program obtained from the driver, for one that has no allocator in between.
@@ -186,6 +188,7 @@ impl Builder {
             unseen_segments: false,
             span: 0,
             lives: Vec::new(),
+            changes: Vec::new(),
             others: None,
             direct: Vec::new(),
             direct_live: HashMap::new(),
@@ -413,6 +416,7 @@ impl Builder {
             ..Holding::new(row, Holding::ALIVE, block.address, block.bytes)
         });
         self.lives.push((self.span, self.span));
+        self.changes.push(None);
     }
 
     /// Ends the lifetime of a block that the program had until this row.
@@ -423,6 +427,15 @@ impl Builder {
         };
         self.out.blocks[index as usize].died = row;
         self.lives[index as usize].1 = self.span;
+        self.changes.push(Some(index));
+    }
+
+    /// Marks the blocks that died in the last changes: a collection of Python's garbage freed them.
+    fn mark_collected(&mut self, changes: usize) {
+        let from = self.changes.len().saturating_sub(changes);
+        for &index in self.changes[from..].iter().flatten() {
+            self.out.blocks[index as usize].is_collected = true;
+        }
     }
 
     fn there_before(&mut self, block: &Block, died: (u32, u32)) {
@@ -555,6 +568,7 @@ impl Builder {
                 }
             }
             ("census", _) => self.out.censuses.push(Census { row, reason: name }),
+            ("collected", _) => self.mark_collected(stacks.text(name).parse().unwrap_or(0)),
             ("pass_end", _) => {
                 if let Some(end) = self.out.pass_ends.last_mut() {
                     *end = row;

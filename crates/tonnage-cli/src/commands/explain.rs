@@ -560,6 +560,9 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation, verbose: bool, most
         if let Some(never) = never_used(uses) {
             screen.line("", &never);
         }
+        if verbose {
+            screen.line("", &least(uses));
+        }
     }
     if let Some(second) = explanation
         .second_peak
@@ -864,6 +867,18 @@ fn used_next(uses: &NextUses) -> String {
     };
     let parts: Vec<String> = uses.sums.iter().map(part).collect();
     format!("of {}: {}", bytes(uses.bytes), parts.join(" · "))
+}
+
+/// The two bounds: what an ideal program would need, and what no program can avoid.
+fn least(uses: &NextUses) -> String {
+    let ideal = format!(
+        "{} if each block were freed after its last use",
+        bytes(uses.ideal_peak)
+    );
+    match uses.floor {
+        Some(floor) => format!("{ideal}; one launch alone uses {}", bytes(floor)),
+        None => ideal,
+    }
 }
 
 /// The largest part that is never used again, where it is a tenth of the peak.

@@ -266,7 +266,7 @@ fn holders_answers_and_findings_are_text_without_folders_and_lead_to_their_block
         unsaved: false,
         operation: None,
         shape: Some("bfloat16[61440, 4096]".to_owned()),
-        also: None,
+        hooks: None,
         in_library: false,
     };
     let holders: HashMap<u32, HeldBy> = (0..300).map(|block| (block, held.clone())).collect();

@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         address: int
 
     class Uses(TypedDict):
+        floors: list[int]
         is_cut: bool
         unread: int
 

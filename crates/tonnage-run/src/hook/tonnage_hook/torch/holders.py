@@ -40,6 +40,7 @@ import gc
 import itertools
 import linecache
 import sys
+import threading
 import types
 import warnings
 
@@ -162,7 +163,7 @@ class _Scope:
 class _Label:
     """The way to an object: the sort of holder, the dotted name, and where that name lives."""
 
-    __slots__ = ("keeper", "model", "name", "scope", "sort")
+    __slots__ = ("hooks", "keeper", "model", "name", "scope", "sort")
 
     def __init__(self, sort, name, scope, model=None, keeper=None):
         self.sort = sort
@@ -172,6 +173,8 @@ class _Label:
         self.model = model
         # The class of the object whose attribute the last part of the name is.
         self.keeper = keeper
+        # The hooks of a module among which the function is that remembers it.
+        self.hooks = None
 
     def order(self):
         order = _ORDER[self.sort]
@@ -449,7 +452,8 @@ class Holders:
         self.library = library
         # Files whose frames are ours.
         self.hidden = {"<tonnage>"}
-        bind(library, "tonnage_note", "tonnage_census_begin", "tonnage_census_end", "tonnage_census_due")
+        names = ("note", "census_begin", "census_end", "census_due", "torch_events")
+        bind(library, *(f"tonnage_{name}" for name in names))
         self.locals_of = _local_reader()
         # Python forgets it before the end.
         self.main_file = None
@@ -472,6 +476,7 @@ class Holders:
         self.vain_climbs, self.vain_bytes = [0, 0], [0, 0]
         # An exception has ended the script. Its traceback keeps what was alive then, which is not a mistake.
         self.script_failed = False
+        self.note_collection = None
         # Before torch 2.7 a saved tensor does not report whether hooks are on it.
         saved = torch._C._autograd.SavedTensor
         self.is_lazy_copy = getattr(torch._C, "_is_cow_tensor", lambda tensor: False)
@@ -500,6 +505,35 @@ class Holders:
         """Whether a pass or a step that begins now is worth a census."""
         few = self.taken < _CENSUSES // 2
         return self.taken < _CENSUSES and self.library.tonnage_census_due(percent or (105 if few else 125))
+
+    def watch_collections(self, in_backward, is_unready):
+        """Notes the blocks that each garbage collection frees: only reference cycles kept them. Their members are known
+        before the collection alone."""
+        events = self.library.tonnage_torch_events
+        main = threading.main_thread().ident
+        before = events()
+
+        def note_collection(phase, _):
+            nonlocal before
+            try:
+                if phase == "stop":
+                    freed = events() - before
+                    if freed:
+                        self.tell(MOMENT, f"collected\t{freed}")
+                    return
+                before = events()
+                if threading.get_ident() == main and not self.busy and self.due() and not is_unready():
+                    self.take("peak", in_backward())
+            except Exception as error:
+                swallow("Holders.watch_collections", error)
+
+        self.note_collection = note_collection
+        gc.callbacks.append(note_collection)
+
+    def forget(self):
+        """Watches no further collection."""
+        if self.note_collection in gc.callbacks:
+            gc.callbacks.remove(self.note_collection)
 
     def take(self, reason, backward=False):
         """Takes a census; in a backward pass graphs are left alone, because the engine frees them meanwhile."""
@@ -675,7 +709,9 @@ class _Census:
         tensors = by_kind[_TENSOR]
         for tensor in tensors:
             address = self.addresses[id(tensor)] = self._address(tensor)
-            self.sizes[id(tensor)] = tensor.untyped_storage().nbytes() if address else 0
+            size = self.sizes[id(tensor)] = tensor.untyped_storage().nbytes() if address else 0
+            if size >= _LARGE and self._fills_storage(tensor, size):
+                self.shapes.setdefault(address, self._shape(tensor))
         self._names(by_kind)
         tensors += self.hidden
         self._gradients(tensors)
@@ -683,6 +719,18 @@ class _Census:
             self._graphs(tensors)
         self._climb(objects, kinds)
         self._tell(by_kind[_MODEL], by_kind[_OPTIMIZER])
+
+    @staticmethod
+    def _fills_storage(tensor, size):
+        try:
+            return tensor.numel() * tensor.element_size() == size
+        except Exception as error:
+            swallow("_Census._fills_storage", error)
+            return False
+
+    @staticmethod
+    def _shape(tensor):
+        return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
     # The type of an object.
 
@@ -825,8 +873,6 @@ class _Census:
                     own.append((value, _Label("variable", key, scope)))
 
     def _stacks(self, own, foreign):
-        import threading
-
         stacks = sys._current_frames()
         main = threading.main_thread().ident
         here = threading.get_ident()
@@ -921,7 +967,7 @@ class _Census:
             self.hidden.append(tensor)
         if address:
             if self.sizes[id(tensor)] >= _LARGE and address not in self.shapes:
-                self.shapes[address] = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+                self.shapes[address] = self._shape(tensor)
             self.leading.setdefault(address, {})[label.name.partition(".")[0], id(label.scope.code)] = label
             known = self.best.get(address)
             if known is None or order < known.order():
@@ -1065,7 +1111,10 @@ class _Census:
                     value = cell.cell_contents
                 except ValueError:
                     continue
-                deeper.append((value, _Label("closure", name, scope)))
+                inner = _Label("closure", name, scope)
+                if label.name.endswith("_hooks") and not label.scope.library:
+                    inner.hooks = label.full_name()
+                deeper.append((value, inner))
         if not library and (function.__defaults__ or function.__kwdefaults__):
             scope = _Scope(function.__name__, code.co_filename, None, None, False)
             named = code.co_varnames[: code.co_argcount]
@@ -1402,16 +1451,24 @@ class _Census:
                 file, line, _ = holders.place(origin)
                 place = f"{file}:{line}" if file and line else ""
                 text = texts[id(label)] = f"{label.sort}\t{label.full_name()}\t{place}"
-            shape = self.shapes.get(address)
+            shape = self.shapes.pop(address, None)
             if shape and _ORDER[label.sort] >= _ORDER["list"] and label.sort != "graph":
                 if sees_graphs and address not in self.saved:
                     holders.unsaved[address] = label.full_name()
                 unsaved = _UNSAVED if holders.unsaved.get(address) == label.full_name() else ""
                 text = f"{text}\t{unsaved}\t{shape}"
-                if label.sort in ("variable", "tuple", "dict") and label.scope.library and label.scope.code is not None:
+                if label.hooks is not None:
+                    text += f"\t{label.hooks}"
+                elif (
+                    label.sort in ("variable", "tuple", "dict") and label.scope.library and label.scope.code is not None
+                ):
                     # An argument of a library's function, or `args`: the script has no line to change.
                     text += "\t\tlibrary"
             holders.tell(HOLDER, text, address)
+        if self.graphs:
+            # Tensors without a name, such as those that the running line has not assigned yet.
+            for address, shape in self.shapes.items():
+                holders.tell(HOLDER, f"nothing\t\t\t\t{shape}", address)
         self._tell_last_results()
 
     def _tell_last_results(self):

@@ -112,6 +112,8 @@ class Recorder:
             self.owners.after_step = self._after_step
             self.owners.before_first_pass = self.handshake and self.handshake.run
             self.change(self.settings.get("changes") or ())
+            if self.holders is not None and self.gpu is None:
+                self.holders.watch_collections(self.owners.in_backward, self._is_unready)
             self._watch_rank()
         self._lift_limits()
         if self.settings.get("ranks") and needs.has("ranks"):
@@ -425,7 +427,14 @@ class Recorder:
         steps, at each of which Python would call this up to 32 times."""
         if self.at_out_of_memory:
             return 2
-        frame = sys._getframe(2)
+        if self._is_inside_operator(sys._getframe(2)):
+            return 1 if sys.getprofile() is None and sys.gettrace() is None else 2
+        self._between_two_steps(function)
+        return 0
+
+    @staticmethod
+    def _is_inside_operator(frame):
+        """Whether values are being computed in a frame or in one that called it."""
         for _ in range(12):
             if frame is None:
                 break
@@ -433,10 +442,14 @@ class Recorder:
             ours = code.co_name == "__torch_dispatch__" and code.co_filename == "<tonnage>"
             # A lookup of torch before it calls a mode.
             if ours or code.co_name == "find_torch_dispatch_rule":
-                return 1 if sys.getprofile() is None and sys.gettrace() is None else 2
+                return True
             frame = frame.f_back
-        self._between_two_steps(function)
-        return 0
+        return False
+
+    def _is_unready(self):
+        """Whether no census may be taken where Python collects its garbage."""
+        is_compiling = self.owners is None or not self.owners.installed or self.owners.is_compiling()
+        return is_compiling or self.at_out_of_memory or self.draining or self._is_inside_operator(sys._getframe(1))
 
     def _between_two_steps(self, function):
         """Calls a function of ours in the midst of the script's."""
@@ -565,6 +578,8 @@ class Recorder:
             self.library.tonnage_set_finish(None)
         if self.values is not None:
             self.values.stop()
+        if self.holders is not None:
+            self.holders.forget()
         self.holders = None
         self.library.tonnage_set_drain(None)
         self.library.tonnage_set_census(None)
