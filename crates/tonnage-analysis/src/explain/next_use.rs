@@ -504,6 +504,8 @@ pub(super) fn freed_after_use(
         .iter()
         .filter_map(|&index| case.holder(index))
         .collect();
+    // Members of a cycle have several names, and a collection frees the last of them.
+    let is_garbage = !holders.is_empty() && holders.iter().all(|held| held.cycle().is_some());
     // A tensor without a name is in no variable, and goes with what refers to it.
     let is_in_container = |held: &&HeldBy| held.is_named() && held.sort != Sort::Variable;
     let in_container = holders.iter().any(is_in_container);
@@ -528,12 +530,17 @@ pub(super) fn freed_after_use(
         let Some(last) = block.uses.map(|uses| uses.last.unwrap_or(block.born)) else {
             return unchanged(block);
         };
-        let stays = || (gradients || !is_kept(block)) && block.died >= case.round_end(last, false);
+        let outlives = || block.died >= case.round_end(last, false);
+        let stays =
+            || (gradients || !is_kept(block)) && (is_garbage && block.is_collected || outlives());
         let is_claimed = index.is_some_and(|index| claims.contains(&index));
         // Another holder would still keep it.
         let other = index.and_then(|index| case.holder(index));
-        let is_like =
-            made.contains(&sort(block)) && other.is_none_or(|held| holders.contains(held));
+        let is_same = |held: &HeldBy| {
+            holders.contains(held)
+                || is_garbage && (held.cycle().is_some() || held.sort == Sort::Nothing)
+        };
+        let is_like = made.contains(&sort(block)) && other.is_none_or(is_same);
         let is_freed = is_claimed || is_like && stays();
         if !is_freed {
             return unchanged(block);
