@@ -286,8 +286,9 @@ PLANTED = (
     Truth(
         "p17_epoch_snapshots",
         gpu("rtx3070"),
-        True,
-        "Four state dictionaries on the GPU in the fifth epoch, each with the tied head a second time.",
+        False,
+        "Four state dictionaries on the GPU in the fifth epoch, each with the tied head a second time. The job needs "
+        "more than 8 GiB and fails in an earlier epoch; the table had said that it fits.",
         "kept checkpoints",
         ("snapshots", "snapshot"),
         held=4 * GPT2_STATE,
