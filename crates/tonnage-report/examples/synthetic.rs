@@ -672,7 +672,7 @@ fn main() {
         unsaved: false,
         operation: None,
         shape: None,
-        also: None,
+        hooks: None,
         in_library: false,
     };
     let holders: HashMap<u32, HeldBy> = (0_u32..)
