@@ -27,7 +27,7 @@ LAYERS = (
     {"tonnage-text"},
     {"tonnage-alloc", "tonnage-capture", "tonnage-gpus", "tonnage-http", "tonnage-plan", "tonnage-recording"},
     {"tonnage-device-cuda", "tonnage-device-host", "tonnage-runtime"}
-    | {"tonnage-export", "tonnage-import", "tonnage-standin"},
+    | {"tonnage-export", "tonnage-import", "tonnage-model", "tonnage-standin"},
     {"tonnage-analysis", "tonnage-conformance", "tonnage-torch"},
     {"tonnage-report", "tonnage-run"},
     {"tonnage-fit", "tonnage-forecast"},

@@ -27,6 +27,8 @@ use crate::commands::import::ImportOptions;
 use crate::commands::info::InfoOptions;
 #[cfg(feature = "jobs")]
 use crate::commands::mcp::McpOptions;
+#[cfg(feature = "jobs")]
+use crate::commands::model::ModelOptions;
 use crate::commands::plan::PlanOptions;
 #[cfg(feature = "jobs")]
 use crate::commands::record::RecordOptions;
@@ -100,6 +102,9 @@ pub(crate) enum Command {
     #[cfg(feature = "jobs")]
     Mcp(McpOptions),
     Completions(CompletionsOptions),
+    #[cfg(feature = "jobs")]
+    #[command(hide = true)]
+    Model(ModelOptions),
     #[command(hide = true)]
     Tune(TuneOptions),
     #[cfg(feature = "jobs")]
@@ -264,6 +269,8 @@ impl Command {
             Self::Verify(options) => options.json,
             #[cfg(feature = "jobs")]
             Self::Fit(options) => options.reply.json,
+            #[cfg(feature = "jobs")]
+            Self::Model(options) => options.reply.json,
             #[cfg(feature = "jobs")]
             Self::ServeFit(options) => options.reply.json,
             Self::Gpus(options) => options.reply.json,

@@ -188,6 +188,8 @@ fn answer(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow:
         #[cfg(feature = "jobs")]
         Command::Fit(options) => commands::fit::run(options, form, surroundings),
         #[cfg(feature = "jobs")]
+        Command::Model(options) => commands::model::run(options, form, surroundings),
+        #[cfg(feature = "jobs")]
         Command::ServeFit(options) => commands::serve_fit::run(options, form, surroundings),
         Command::Gpus(options) => commands::gpus::run(options, form),
         #[cfg(feature = "jobs")]

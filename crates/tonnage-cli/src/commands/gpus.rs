@@ -136,28 +136,40 @@ fn choose_from(option: Option<&str>, variable: Option<String>, folder: &Path) ->
             source: None,
         });
     }
+    default_from(variable, folder)?.ok_or_else(|| {
+        hinted(
+            "no GPU is named",
+            "name one with --gpu, e.g. --gpu rtx4090, or for a project in TONNAGE_GPU or `gpu` of tonnage.toml; \
+             `tonnage gpus` lists them",
+        )
+    })
+}
+
+/// The GPU of the variable, else of the project around `folder`; none if neither names one.
+#[cfg(feature = "jobs")]
+pub(crate) fn default_choice(folder: &Path) -> Result<Option<GpuChoice>> {
+    default_from(std::env::var(VARIABLE).ok(), folder)
+}
+
+fn default_from(variable: Option<String>, folder: &Path) -> Result<Option<GpuChoice>> {
     if let Some(name) = variable.filter(|name| !name.trim().is_empty()) {
-        return Ok(GpuChoice {
+        return Ok(Some(GpuChoice {
             name,
             source: Some(VARIABLE.to_owned()),
-        });
+        }));
     }
     // A file is named as seen from the working directory.
     let mut above = PathBuf::new();
     for folder in folder.ancestors() {
         if let Some((name, file)) = configured(folder)? {
-            return Ok(GpuChoice {
+            return Ok(Some(GpuChoice {
                 name,
                 source: Some(above.join(file).display().to_string()),
-            });
+            }));
         }
         above.push("..");
     }
-    Err(hinted(
-        "no GPU is named",
-        "name one with --gpu, e.g. --gpu rtx4090, or for a project in TONNAGE_GPU or `gpu` of tonnage.toml; \
-         `tonnage gpus` lists them",
-    ))
+    Ok(None)
 }
 
 /// `gpu` of `tonnage.toml`, or of `tool.tonnage` in `pyproject.toml`, with the name of the file.

@@ -22,6 +22,8 @@ pub(crate) mod import;
 pub(crate) mod info;
 #[cfg(feature = "jobs")]
 pub(crate) mod mcp;
+#[cfg(feature = "jobs")]
+pub(crate) mod model;
 pub(crate) mod plan;
 #[cfg(feature = "jobs")]
 pub(crate) mod record;
