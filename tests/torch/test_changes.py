@@ -14,7 +14,7 @@ import subprocess
 from dataclasses import dataclass
 
 import pytest
-from conftest import PYTHON, SCRIPTS, TONNAGE, environment
+from conftest import HOOK, PYTHON, SCRIPTS, TONNAGE, environment
 
 # Runs each script in its own process.
 DRIVER = """
@@ -179,6 +179,97 @@ def test_what_is_on_already_is_said_and_no_traceback_shows_us(tmp_path):
     assert not nothing["already"] and nothing["why"] == "no language model of transformers was trained with labels"
     assert "Invalid learning rate: -1" in errors
     assert "<tonnage>" not in errors, "a frame of ours"
+
+
+# Trains on the CPU as it is and with a change; the hook is found by the path of the first argument.
+ACCUMULATED = """
+import sys
+sys.path.append(sys.argv[1])
+import torch
+from tonnage_hook.torch.changes import accumulate_2, accumulate_8
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def train(change, zero_first):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+    loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=16)
+    sizes = set()
+    for _ in range(2):
+        for (x,) in loader:
+            sizes.add(len(x))
+            if change is not None:
+                change.before_pass(model)
+            if zero_first:
+                optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            if not zero_first:
+                optimizer.zero_grad()
+        schedule.step()
+    with torch.no_grad():
+        assert [len(x) for (x,) in loader] == [16] * 4, "evaluation has whole batches"
+    return torch.cat([one.flatten() for one in model.parameters()]), sizes
+
+
+plain = [train(None, zero_first)[0] for zero_first in (False, True)]
+parts = int(sys.argv[2])
+told = []
+change = {2: accumulate_2, 8: accumulate_8}[parts].Change(torch, told.append)
+change.install()
+for zero_first, expected in zip((False, True), plain):
+    found, sizes = train(change, zero_first)
+    assert sizes == {16 // parts}, sizes
+    assert torch.allclose(found, expected, atol=1e-6), (found - expected).abs().max()
+assert told[-1]["applied"] and f"(loss / {parts}).backward()" in told[-1]["lines"], told[-1]
+change.before_pass(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
+assert not told[-1]["applied"] and "batch normalization" in told[-1]["why"], told[-1]
+"""
+
+
+@pytest.mark.parametrize("parts", ["2", "8"])
+def test_gradients_of_smaller_batches_add_up_to_those_of_the_whole(parts, tmp_path):
+    (tmp_path / "accumulated.py").write_text(ACCUMULATED)
+    line = [PYTHON, "accumulated.py", str(HOOK), parts]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+EVALUATED = """
+import sys
+sys.path.append(sys.argv[1])
+import torch
+from tonnage_hook.torch.changes.evaluation_without_gradients import Change
+
+told = []
+change = Change(torch, told.append)
+change.install()
+model = torch.nn.Linear(4, 4).eval()
+
+
+def call():
+    change.before_pass(model)
+    try:
+        return model(torch.ones(2, 4))
+    finally:
+        change.after_pass(model)
+
+
+assert not call().requires_grad and change.finish()["applied"]
+other = torch.nn.Linear(4, 4)
+other(torch.ones(2, 4)).sum().backward()
+assert not told[-1]["applied"] and "computes gradients" in told[-1]["why"], told[-1]
+assert call().requires_grad, "the model may be a part of what is trained"
+"""
+
+
+def test_a_program_that_only_evaluates_needs_no_gradients(tmp_path):
+    (tmp_path / "evaluated.py").write_text(EVALUATED)
+    line = [PYTHON, "evaluated.py", str(HOOK)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 CLIPPING = """

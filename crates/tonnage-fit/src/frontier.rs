@@ -18,7 +18,7 @@ use crate::gpus::{self, GpuVerdict};
 use crate::remedies::{self, Remedies, Remedy};
 use crate::search::{Judgement, Search};
 use crate::template::{Choice, Template, TemplateError};
-use crate::variants::{ConstantValue, Trial, Variant, Variants, Watcher};
+use crate::variants::{ConstantValue, Stage, Trial, Variant, Variants, Watcher};
 
 /// Version of the JSON that [`Fit`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -116,6 +116,10 @@ pub struct Row {
     pub largest: Option<Trial>,
     /// The next one, which does not.
     pub next: Option<Trial>,
+    /// The smallest value that may be the answer of an interrupted search, by a line through two needs: not a proof.
+    pub estimate_low: Option<u64>,
+    /// The largest.
+    pub estimate_high: Option<u64>,
     /// Everything that was tried, in order of the value.
     pub trials: Vec<Trial>,
 }
@@ -268,6 +272,12 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
         if interrupted || watcher.stopped() {
             interrupted = true;
             break;
+        }
+        if let ([row], Some(number)) = (rows.as_slice(), searched)
+            && let Some((low, high)) = row.search.estimate()
+        {
+            let name = &template.parameters[number].name;
+            watcher.stage(Stage::Estimated { name, low, high });
         }
     }
     // With several combinations it is not clear which one is meant.
@@ -461,7 +471,11 @@ fn variant(request: &Request, template: &Template, fixed: &[usize], index: usize
         sources: sources(request, &constants),
         changes: Vec::new(),
         gpu: None,
-        values: named(template, &values, |_| true),
+        values: [
+            named(template, &values, |_| true),
+            template.computed(&values),
+        ]
+        .concat(),
     }
 }
 
@@ -549,9 +563,12 @@ fn finished(row: Open, template: &Template, searched: Option<usize>) -> Row {
         (Some(_), Some(_)) if failed => Bound::NextFails,
         (Some(_), Some(_)) => Bound::Proved,
     };
+    let estimate = row.search.estimate().filter(|_| !row.done);
     Row {
         values: named(template, &row.fixed, |number| Some(number) != searched),
         bound,
+        estimate_low: estimate.map(|(low, _)| low),
+        estimate_high: estimate.map(|(_, high)| high),
         largest: best.and_then(|best| row.trials.get(&best).cloned()),
         next: next.cloned(),
         trials: row.trials.into_values().collect(),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What makes a job fit that does not: a setting of the allocator, or changes to the program made inside its process.
 //!
-//! Every change is tried alone. Where none suffices, they are put together, those that save most first, and what turns
+//! Every change is tried alone, those first that save much in many programs. If none of those suffices, they are tried
+//! together at once. Where no change suffices alone, they are put together, those that save most first, and what turns
 //! out not to be needed is left out again. Changes that leave the mathematics as it is come before those that round
 //! otherwise, and these before those that change the algorithm. Whatever is proposed was dry-run as proposed.
 
@@ -154,9 +155,13 @@ pub struct Remedies {
     pub tried: Vec<String>,
     /// Whether the search was ended before everything was tried: another change may make it fit.
     pub interrupted: bool,
+    /// The strong changes together, if the job fits with them, until the cheaper ones have been tried.
+    #[serde(skip)]
+    early: Option<Remedy>,
 }
 
-/// A change that was made and saves something.
+/// A change that was made and saves something. A strong one that saves nothing alone is one, too: it may save much
+/// beside another change, which takes the old peak away.
 struct Helpful {
     change: &'static Change,
     need: u64,
@@ -194,22 +199,42 @@ pub(crate) fn find(
         changes: names.iter().map(|&name| name.to_owned()).collect(),
         ..variant.clone()
     };
-    let alone: Vec<Variant> = tried.iter().map(|change| with(&[&change.name])).collect();
-    let trials = variants.run(&alone, width)?;
+    // The answer of a search that is ended early should be in its first runs.
+    let (first, others): (Vec<_>, Vec<_>) = tried.into_iter().partition(|change| change.strong);
     let mut helpful: Vec<Helpful> = Vec::new();
-    for (change, trial) in tried.iter().zip(trials) {
-        let Some(trial) = trial else {
-            continue;
-        };
-        found.tried.push(change.name.clone());
-        if let Some(not_made) = not_made(change, &trial) {
-            found.not_made.push(not_made);
-        } else if let Some(less) = trial.need.filter(|less| saves(need, *less)) {
-            helpful.push(Helpful {
-                change,
-                need: less,
-                trial,
-            });
+    let mut tried_together = Together::default();
+    for wave in [first, others] {
+        let is_first = helpful.is_empty() && wave.iter().any(|change| change.strong);
+        let alone: Vec<Variant> = wave.iter().map(|change| with(&[&change.name])).collect();
+        let trials = variants.run(&alone, width)?;
+        for (change, trial) in wave.iter().zip(trials) {
+            let Some(trial) = trial else {
+                continue;
+            };
+            found.tried.push(change.name.clone());
+            if let Some(not_made) = not_made(change, &trial) {
+                found.not_made.push(not_made);
+            } else if let Some(less) = trial
+                .need
+                .filter(|less| saves(need, *less) || change.strong && *less <= need)
+            {
+                helpful.push(Helpful {
+                    change,
+                    need: less,
+                    trial,
+                });
+            }
+        }
+        if is_first && !helpful.iter().any(|one| one.trial.fits) {
+            let set = one_of_each_group(&helpful);
+            if set.len() > 1 {
+                let names: Vec<&str> = set.iter().map(|change| change.name.as_str()).collect();
+                let trial =
+                    tried_together.run(&set, &mut |_| variants.run(&[with(&names)], width))?;
+                found.early = trial
+                    .filter(|trial| trial.fits)
+                    .map(|trial| remedy(&set, trial, baseline, &variants.options));
+            }
         }
     }
     for remedy in sharded {
@@ -226,10 +251,9 @@ pub(crate) fn find(
     }
     // The largest savings first; in a group only one can be made.
     helpful.sort_by_key(|helpful| helpful.need);
-    let mut tried_together = Together::default();
     for level in [Maths::Nothing, Maths::Rounding, Maths::Algorithm] {
         let of_level = helpful.iter().filter(|one| one.change.maths == level);
-        let fitting = of_level.filter(|one| one.trial.fits);
+        let fitting = of_level.filter(|one| one.trial.fits && saves(need, one.need));
         let mut remedies: Vec<Remedy> = fitting
             .map(|one| {
                 remedy(
@@ -246,6 +270,10 @@ pub(crate) fn find(
         if !found.fitting.is_empty() {
             continue;
         }
+        if let Some(early) = found.early.take_if(|early| early.maths == level.as_str()) {
+            found.fitting.push(early);
+            continue;
+        }
         let candidates: Vec<&Helpful> = helpful
             .iter()
             .filter(|one| one.change.maths <= level)
@@ -258,7 +286,8 @@ pub(crate) fn find(
             let wanted: Vec<Variant> = sets.iter().map(of).collect();
             variants.run(&wanted, width)
         })?;
-        let Some(trial) = trial else {
+        let Some(trial) = trial.filter(|trial| trial.need.is_some_and(|less| saves(need, less)))
+        else {
             continue;
         };
         let remedy = remedy(&set, trial, baseline, &variants.options);
@@ -270,6 +299,15 @@ pub(crate) fn find(
         if found.nearest.as_ref().is_none_or(nearer) {
             found.nearest = Some(remedy);
         }
+    }
+    // The answer of the first runs stands beside cheaper combinations, and for them where the search was ended.
+    if let Some(early) = found.early.take()
+        && !found
+            .fitting
+            .iter()
+            .any(|one| is_part(&one.changes, &early.changes))
+    {
+        found.fitting.push(early);
     }
     if !found.fitting.is_empty() {
         found.nearest = None;
@@ -298,6 +336,23 @@ pub(crate) fn sharded(
     Ok(tried
         .filter_map(|(way, trial)| Some(remedy(&[way], trial?, baseline, &variants.options)))
         .collect())
+}
+
+/// The change of each group with which the job needs least.
+fn one_of_each_group(helpful: &[Helpful]) -> Set {
+    let mut best: BTreeMap<&str, &Helpful> = BTreeMap::new();
+    for one in helpful {
+        let known = best.entry(&one.change.group).or_insert(one);
+        if one.need < known.need {
+            *known = one;
+        }
+    }
+    best.into_values().map(|one| one.change).collect()
+}
+
+/// Whether all of `some` are among `all`.
+fn is_part(some: &[String], all: &[String]) -> bool {
+    !some.is_empty() && some.iter().all(|name| all.contains(name))
 }
 
 /// The change that a way of sharding is, if it was made.

@@ -84,6 +84,17 @@ impl Search {
             .max()
     }
 
+    /// The smallest and the largest value that may be the answer, by the line through two trials; none without them.
+    pub(crate) fn estimate(&self) -> Option<(u64, u64)> {
+        let low = self.best()?;
+        let high = self.smallest_that_does_not_fit();
+        let end = high.unwrap_or(self.sizes.len()) - 1;
+        let guess = self.line(low, high)?.clamp(low, end);
+        let away = (guess / 8).max(1);
+        let size = |index: usize| self.sizes[index.clamp(low, end)];
+        Some((size(guess.saturating_sub(away)), size(guess + away)))
+    }
+
     /// The smallest value that does not.
     fn smallest_that_does_not_fit(&self) -> Option<usize> {
         let refused = self.tried.iter().find(|(_, judgement)| !judgement.fits);
@@ -252,6 +263,32 @@ mod tests {
         let line = |size: u64| 1000 + 70 * size;
         assert_eq!(search(&sizes, 10_000, 2, line), (Some(127), 4));
         assert_eq!(search(&sizes, 10_000, 1, line), (Some(127), 4));
+    }
+
+    #[test]
+    fn two_trials_give_an_estimate_with_the_answer_in_it() {
+        let mut search = Search::new((1..=256).collect(), 10_000);
+        let mut trials = 0;
+        while search.estimate().is_none() {
+            for index in search.next(1) {
+                let need = 1000 + 70 * (index as u64 + 1) + (index as u64 + 1).pow(2) / 20;
+                let fits = need <= 10_000;
+                search.learn(
+                    index,
+                    Judgement {
+                        fits,
+                        need: Some(need),
+                    },
+                );
+                trials += 1;
+            }
+        }
+        let (low, high) = search.estimate().unwrap();
+        assert_eq!(trials, 2);
+        assert!(
+            low <= 119 && 119 <= high && high - low < 40,
+            "{low} to {high}"
+        );
     }
 
     #[test]

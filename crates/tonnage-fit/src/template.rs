@@ -2,8 +2,9 @@
 //! The numbers of a job that may change, written into its own command.
 //!
 //! `{batch=1..256}` is every whole number in between, `{batch=8..256+8}` every eighth, `{batch=1..256*2}` every power
-//! of two, `{seq=1024,2048,4096}` one of a list. `{batch}` repeats the value in another place. Anything else in braces
-//! is part of the command and stays as it is.
+//! of two, `{seq=1024,2048,4096}` one of a list. `{batch}` repeats the value in another place. `{steps=64/batch}` is 64
+//! divided by the value of `batch`, of which only the values that divide 64 are tried. Anything else in braces is part of
+//! the command and stays as it is.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -73,6 +74,16 @@ pub enum TemplateError {
         /// The parameter.
         name: String,
     },
+    /// No value of a parameter divides a number.
+    #[error("no value of {of} divides {total}, of which {{{name}={total}/{of}}} is a part")]
+    NoDivisor {
+        /// The parameter that is computed.
+        name: String,
+        /// The number.
+        total: u64,
+        /// The parameter by which it is divided.
+        of: String,
+    },
     /// Two parameters have ranges.
     #[error("{first} and {second} both have a range, and only one can be searched at a time")]
     TwoRanges {
@@ -96,6 +107,9 @@ impl TemplateError {
                 Some(format!("write {{batch={range}}}"))
             }
             Self::Twice { name } => Some(format!("write {{{name}}} where its value is to be repeated")),
+            Self::NoDivisor { of, total, .. } => {
+                Some(format!("choose values of {of} that divide {total}: {{{of}=1..{total}*2}}"))
+            }
             Self::TwoRanges { second, .. } => {
                 Some(format!("give {second} a list: {{{second}=1024,2048,4096}}"))
             }
@@ -179,6 +193,16 @@ pub struct Parameter {
 enum Piece {
     Text(OsString),
     Value(usize),
+    Quotient(usize),
+}
+
+/// A number that is computed from a parameter, so that their product stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Quotient {
+    name: String,
+    total: u64,
+    /// The index of the parameter by which it is divided.
+    of: usize,
 }
 
 /// Words with placeholders.
@@ -186,6 +210,7 @@ enum Piece {
 pub struct Template {
     /// The parameters, in the order in which they were first given values.
     pub parameters: Vec<Parameter>,
+    quotients: Vec<Quotient>,
     words: Vec<Vec<Piece>>,
 }
 
@@ -206,6 +231,7 @@ impl Template {
     ) -> Result<Self, TemplateError> {
         let words: Vec<(Option<String>, OsString)> = words.into_iter().collect();
         let mut parameters: Vec<Parameter> = Vec::new();
+        let mut divided: Vec<(String, u64, String)> = Vec::new();
         // Values first: a name may be used before the place that gives it values.
         for (name, word) in &words {
             for braced in placeholders(word) {
@@ -216,8 +242,13 @@ impl Template {
                     }
                     continue;
                 };
-                if parameters.iter().any(|known| known.name == name) {
+                let is_given = parameters.iter().any(|known| known.name == name);
+                if is_given || divided.iter().any(|(known, ..)| *known == name) {
                     return Err(TemplateError::Twice { name });
+                }
+                if let Some((total, of)) = quotient(values) {
+                    divided.push((name, total, of.to_owned()));
+                    continue;
                 }
                 let choice = values.parse().map_err(|why| TemplateError::Values {
                     name: name.clone(),
@@ -231,6 +262,10 @@ impl Template {
                 });
             }
         }
+        let quotients = divided
+            .into_iter()
+            .map(|(name, total, of)| quotient_of(&mut parameters, name, total, &of))
+            .collect::<Result<Vec<Quotient>, TemplateError>>()?;
         let mut ranges = parameters
             .iter()
             .filter(|parameter| matches!(parameter.choice, Choice::Range(_)));
@@ -242,9 +277,13 @@ impl Template {
         }
         let words = words
             .iter()
-            .map(|(name, word)| pieces(word, name.as_deref(), &parameters))
+            .map(|(name, word)| pieces(word, name.as_deref(), &parameters, &quotients))
             .collect();
-        Ok(Self { parameters, words })
+        Ok(Self {
+            parameters,
+            quotients,
+            words,
+        })
     }
 
     /// The words with the value of each parameter, by its index among the values.
@@ -257,11 +296,30 @@ impl Template {
                     Piece::Value(number) => {
                         word.push(self.parameters[*number].choice.value(values[*number]));
                     }
+                    Piece::Quotient(number) => word.push(self.quotient(*number, values)),
                 }
             }
             word
         };
         self.words.iter().map(join).collect()
+    }
+
+    /// The names and values of the numbers that are computed from the others.
+    pub(crate) fn computed(&self, values: &[usize]) -> Vec<(String, String)> {
+        let numbers = self.quotients.iter().enumerate();
+        numbers
+            .map(|(number, one)| (one.name.clone(), self.quotient(number, values)))
+            .collect()
+    }
+
+    fn quotient(&self, number: usize, values: &[usize]) -> String {
+        let Quotient { total, of, .. } = &self.quotients[number];
+        let by = self.parameters[*of].choice.value(values[*of]);
+        // Only divisors are left among the values.
+        by.parse().map_or_else(
+            |_| total.to_string(),
+            |by: u64| (total / by.max(1)).to_string(),
+        )
     }
 
     /// The parameter with a range, which is searched.
@@ -324,6 +382,39 @@ fn is_range(text: &str) -> bool {
     })
 }
 
+/// A number and the name by which it is divided: `64/batch`.
+fn quotient(values: &str) -> Option<(u64, &str)> {
+    let (total, of) = values.split_once('/')?;
+    let total = total.trim().parse().ok()?;
+    is_name(of.trim()).then_some((total, of.trim()))
+}
+
+/// The number that is computed from the parameter `of`, whose values that do not divide `total` are left out.
+fn quotient_of(
+    parameters: &mut [Parameter],
+    name: String,
+    total: u64,
+    of: &str,
+) -> Result<Quotient, TemplateError> {
+    let divides = |value: &u64| *value != 0 && total.is_multiple_of(*value);
+    let found = parameters.iter_mut().enumerate();
+    for (index, parameter) in found.filter(|(_, parameter)| parameter.name == of) {
+        match &mut parameter.choice {
+            Choice::List(values) => {
+                values.retain(|value| value.parse().is_ok_and(|value| divides(&value)));
+            }
+            Choice::Range(values) => values.retain(divides),
+        }
+        if parameter.choice.is_empty() {
+            break;
+        }
+        let of = index;
+        return Ok(Quotient { name, total, of });
+    }
+    let of = of.to_owned();
+    Err(TemplateError::NoDivisor { name, total, of })
+}
+
 /// The name and the values that a placeholder gives, if it gives values.
 fn definition<'a>(inner: &'a str, implied: Option<&str>) -> Option<(String, &'a str)> {
     if let Some((name, values)) = inner.split_once('=') {
@@ -333,7 +424,12 @@ fn definition<'a>(inner: &'a str, implied: Option<&str>) -> Option<(String, &'a 
     Some((name.to_owned(), inner))
 }
 
-fn pieces(word: &OsStr, implied: Option<&str>, parameters: &[Parameter]) -> Vec<Piece> {
+fn pieces(
+    word: &OsStr,
+    implied: Option<&str>,
+    parameters: &[Parameter],
+    quotients: &[Quotient],
+) -> Vec<Piece> {
     let Some(text) = word.to_str() else {
         return vec![Piece::Text(word.to_owned())];
     };
@@ -342,11 +438,16 @@ fn pieces(word: &OsStr, implied: Option<&str>, parameters: &[Parameter]) -> Vec<
     for braced in placeholders(word) {
         let name = definition(braced.inner, implied)
             .map_or_else(|| braced.inner.to_owned(), |(name, _)| name);
-        let Some(number) = parameters.iter().position(|known| known.name == name) else {
+        let value = parameters.iter().position(|known| known.name == name);
+        let quotient = || quotients.iter().position(|known| known.name == name);
+        let Some(piece) = value
+            .map(Piece::Value)
+            .or_else(|| quotient().map(Piece::Quotient))
+        else {
             continue;
         };
         pieces.push(Piece::Text(text[done..braced.begin].into()));
-        pieces.push(Piece::Value(number));
+        pieces.push(piece);
         done = braced.end;
     }
     pieces.push(Piece::Text(text[done..].into()));
@@ -378,6 +479,24 @@ mod tests {
     }
 
     #[test]
+    fn a_product_stays_where_a_number_is_divided() {
+        let template = read(&["{steps=64/batch}", "{batch=1..64+1}", "{steps}"]).unwrap();
+        let divisors = vec![1, 2, 4, 8, 16, 32, 64];
+        assert_eq!(template.parameters[0].choice, Choice::Range(divisors));
+        assert_eq!(template.words(&[3]), ["8", "8", "8"]);
+        assert_eq!(template.words(&[6]), ["1", "64", "1"]);
+        assert_eq!(
+            template.computed(&[2]),
+            [("steps".to_owned(), "16".to_owned())]
+        );
+        let list = read(&["{a=3,4,x}", "{b=12/a}"]).unwrap();
+        assert_eq!(list.words(&[1]), ["4", "3"]);
+        // A path has a slash, too.
+        let path = read(&["{file=a/b}"]).unwrap();
+        assert_eq!(path.words(&[0]), ["a/b"]);
+    }
+
+    #[test]
     fn a_variable_names_its_placeholder() {
         let words = [
             (Some("BATCH".to_owned()), "{1..9+4}".into()),
@@ -402,6 +521,8 @@ mod tests {
             &["{batch:1..9}"],
             &["{1..9}"],
             &["{a=1..3}", "{b=4..5}"],
+            &["{a=5..7}", "{b=64/a}"],
+            &["{b=64/a}"],
         ] {
             let error = read(words).unwrap_err();
             assert!(error.hint().is_some(), "{error}");

@@ -49,6 +49,15 @@ pub enum Stage<'a> {
     NotForked(&'a str),
     /// A variant was judged.
     Tried(&'a Trial),
+    /// The largest value that fits is probably one of these: a line through two trials crosses the limit there.
+    Estimated {
+        /// The parameter that is searched.
+        name: &'a str,
+        /// The smallest of them.
+        low: u64,
+        /// The largest.
+        high: u64,
+    },
 }
 
 /// How sure a figure is.

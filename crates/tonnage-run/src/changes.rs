@@ -21,6 +21,8 @@ const NAMES: &[&str] = &[
     "gradient-release",
     "autocast-bf16",
     "chunked-cross-entropy",
+    "accumulate-2",
+    "accumulate-8",
     "checkpoint-every-second-block",
     "checkpointing",
     "checkpoint-blocks",
@@ -85,6 +87,9 @@ pub struct Change {
     /// Whether it spreads a model over the GPUs of the machine.
     #[serde(default)]
     pub shards: bool,
+    /// Whether it saves much in many programs: it is tried before the others, alone and with others like it.
+    #[serde(default)]
+    pub strong: bool,
     /// Packages that the program's Python must have.
     #[serde(default)]
     pub packages: Vec<String>,

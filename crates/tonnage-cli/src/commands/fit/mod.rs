@@ -10,9 +10,9 @@ mod render;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -41,7 +41,8 @@ use crate::{browser, progress};
 /// Write the numbers that may change into the job's own command: a range
 /// {batch=1..256}, of which the largest that fits is searched, or a list
 /// {seq=1024,2048}, of which each is tried. {batch=8..256+8} goes in steps,
-/// {batch=1..256*2} in powers of two; {batch} repeats the value in another place.
+/// {batch=1..256*2} in powers of two; {batch} repeats the value in another place,
+/// and {steps=64/batch} keeps the product 64, for steps of gradient accumulation.
 /// Quote them: a shell would take a list in braces apart.
 ///
 /// Every answer is a dry run of the job itself, and so is the next larger
@@ -68,6 +69,7 @@ Examples:
   tonnage fit --gpu rtx4090 --gpus 4 --shard train.py
   tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}'
   tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}' --seq '{seq=1024,2048,4096}'
+  tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..64*2}' --accumulate '{steps=64/batch}'
   tonnage fit --gpu rtx4090 --let 'batch_size={1..256}' train.py
   tonnage fit --gpu a100-40gb --env 'BATCH={1..64}' -- python -m my.training
   tonnage fit --gpu l4 -- vllm serve ./model --load-format dummy")]
@@ -242,22 +244,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     let screen = Screen::new(options.screen.no_progress, surroundings);
     let fit = tonnage_fit::fit(&request, &screen);
     screen.finish();
-    let fit = fit.map_err(|error| match &error {
-        FitError::Template(wrong) => match wrong.hint() {
-            Some(hint) => hinted(error.to_string(), hint),
-            None => anyhow::Error::new(error),
-        },
-        FitError::PlaceholdersAndGpus => hinted(
-            error.to_string(),
-            "name one GPU, or write the numbers into the command",
-        ),
-        FitError::Combinations { .. } => hinted(error.to_string(), "make the lists shorter"),
-        FitError::Run(_) => match error {
-            FitError::Run(error) => anyhow::Error::new(error),
-            other => anyhow::Error::new(other),
-        },
-        _ => anyhow::Error::new(error),
-    })?;
+    let fit = fit.map_err(explained)?;
     if fit.found
         && let Some(output) = output.take()
     {
@@ -281,6 +268,23 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         None => render::text(fit, gpu.as_deref(), options.gpus),
     });
     Ok(reply?)
+}
+
+/// An error of a search, with a next step.
+fn explained(error: FitError) -> anyhow::Error {
+    let hint = match &error {
+        FitError::Template(wrong) => wrong.hint(),
+        FitError::PlaceholdersAndGpus => {
+            Some("name one GPU, or write the numbers into the command".to_owned())
+        }
+        FitError::Combinations { .. } => Some("make the lists shorter".to_owned()),
+        _ => None,
+    };
+    match (hint, error) {
+        (Some(hint), error) => hinted(error.to_string(), hint),
+        (None, FitError::Run(error)) => anyhow::Error::new(error),
+        (None, error) => anyhow::Error::new(error),
+    }
 }
 
 /// Whether the command is that of a vLLM server without a placeholder to search.
@@ -411,6 +415,9 @@ fn answer(fit: &Fit) -> Answer {
     let failed = |bound: Bound| matches!(bound, Bound::Failed | Bound::Interrupted);
     if fit.found {
         Answer::Yes
+    } else if fit.interrupted {
+        // A change that was not tried may fit.
+        Answer::Failed
     } else if fit.rows.iter().any(|row| failed(row.bound))
         || !fit.gpus.is_empty() && fit.gpus.iter().all(|gpu| gpu.fits.is_none())
     {
@@ -427,6 +434,8 @@ pub(crate) struct Screen {
     /// Ctrl-C was pressed.
     interrupted: Arc<AtomicBool>,
     watcher: Option<Sender<String>>,
+    /// The first result that was printed last.
+    noted: Mutex<String>,
 }
 
 impl Screen {
@@ -445,12 +454,30 @@ impl Screen {
             stop: Arc::clone(&surroundings.stop),
             interrupted,
             watcher: surroundings.progress.clone(),
+            noted: Mutex::default(),
         }
     }
 
     /// Leaves nothing on the terminal.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
+    }
+
+    /// Prints a line that stays, above the bar.
+    fn print(&self, line: &str) {
+        self.bar
+            .suspend(|| print_err(&format!("{DIM}{line}{DIM:#}")));
+    }
+
+    /// Prints a first result of a search that goes on, each one once, where progress is shown.
+    fn note(&self, line: &str) {
+        let Ok(mut last) = self.noted.lock() else {
+            return;
+        };
+        if !self.bar.is_hidden() && *last != line {
+            line.clone_into(&mut last);
+            self.print(line);
+        }
     }
 
     fn say(&self, what: String) {
@@ -489,18 +516,33 @@ impl Watcher for Screen {
             }
             Stage::Importing => self.say("importing once for all variants".to_owned()),
             Stage::NotForked(why) => {
-                self.bar.suspend(|| {
-                    print_err(&format!(
-                        "{DIM}each variant gets its own process: {why}{DIM:#}"
-                    ));
-                });
+                self.print(&format!("each variant gets its own process: {why}"));
             }
             Stage::Tried(trial) => {
                 let need = trial
                     .need
                     .map_or_else(String::new, |need| format!(", needs {}", bytes(need)));
                 let word = if trial.fits { "fits" } else { "does not fit" };
-                self.say(format!("{} {word}{need}", values(&trial.values)));
+                let mut what = values(&trial.values);
+                let is_made = |change: &tonnage_analysis::verdict::ProgramChange| change.applied;
+                let made: Vec<&str> = trial
+                    .changes
+                    .iter()
+                    .filter(|it| is_made(it))
+                    .map(|it| &*it.name)
+                    .collect();
+                if !made.is_empty() {
+                    what = format!("{what} {}", made.join(" + ")).trim().to_owned();
+                }
+                if trial.fits && !made.is_empty() {
+                    self.note(&format!("{what} fits{need}; cheaper changes may, too"));
+                }
+                self.say(format!("{what} {word}{need}"));
+            }
+            Stage::Estimated { name, low, high } => {
+                self.note(&format!(
+                    "{name} {low} to {high}, by a line through the runs so far; dry runs prove it next"
+                ));
             }
             _ => {}
         }

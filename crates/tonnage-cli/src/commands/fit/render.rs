@@ -597,6 +597,13 @@ fn single(text: &mut String, fit: &Fit, row: &Row) {
         let (value, need) = (value(fit, largest), need(largest));
         let _ = writeln!(text, "  {:<12} {value} needs {need}", "largest");
     }
+    if let (Some(low), Some(high)) = (row.estimate_low, row.estimate_high) {
+        let _ = writeln!(
+            text,
+            "  {:<12} {low} to {high} is probably the largest, by a line through the runs so far; no run has proved it",
+            "estimate"
+        );
+    }
     if let Some(next) = &row.next
         && row.bound != Bound::Failed
     {

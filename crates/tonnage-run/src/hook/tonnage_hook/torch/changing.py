@@ -18,6 +18,7 @@ import inspect
 import linecache
 import os
 import sys
+import types
 import weakref
 
 from tonnage_hook.failures import swallow
@@ -464,6 +465,95 @@ class AnotherOptimizer(Base):
             line = f"optimizer = {written}(..., {', '.join(f'{key}={value!r}' for key, value in options.items())})"
         self.applied(line.splitlines(), frame, edit)
         return made, (parameters,), options
+
+
+class Accumulated(OfOptimizers):
+    """Batches of a part of the size; the optimizer steps when the gradients of all parts have been added up."""
+
+    nothing = "no model was trained on batches of a DataLoader"
+    parts = 2
+
+    def install(self):
+        super().install()
+        self.data = importlib.import_module("torch.utils.data")
+        # Passes since the last step of each optimizer, and whether a loader has given smaller batches.
+        self.passes = weakref.WeakKeyDictionary()
+        self.is_divided = False
+        self.replace(self.data.DataLoader, "__iter__", self._iterate)
+        self.replace(self.torch.Tensor, "backward", self._backward)
+
+    def before_pass(self, module):
+        batch_norm = self.torch.nn.modules.batchnorm._BatchNorm
+        if self.why is None and self.is_model(module) and module.training and self.is_new(module):
+            if any(isinstance(one, batch_norm) and one.training for one in module.modules()):
+                self.done, self.where, self.lines, self.pieces = False, [], [], []
+                self.refused("batch normalization would see a smaller batch")
+                self.tell()
+
+    def _iterate(self, call, args, kwargs):
+        loader = args[0]
+        plain = type(getattr(loader, "batch_sampler", None)) is self.data.BatchSampler
+        # Evaluation goes on as it is.
+        if self.why is not None or not self.torch.is_grad_enabled() or not plain:
+            return None
+        sampler = loader.batch_sampler
+        size = sampler.batch_size
+        if size % self.parts:
+            self.refused(f"the batch of {size} cannot be divided into {self.parts} equal parts")
+            return None
+        part = size // self.parts
+        # A DataLoader refuses this by its own attribute; it reads the sampler when it begins.
+        vars(loader)["batch_sampler"] = self.data.BatchSampler(sampler.sampler, part, sampler.drop_last)
+        self.is_divided = True
+        if called_from("transformers"):
+            lines = [
+                f"TrainingArguments(..., per_device_train_batch_size={part}, gradient_accumulation_steps={self.parts})",
+            ]
+        else:
+            lines = [
+                f"DataLoader(..., batch_size={part})",
+                f"(loss / {self.parts}).backward()",
+                f"if (step + 1) % {self.parts} == 0:",
+                "    optimizer.step()",
+                "    optimizer.zero_grad()",
+            ]
+        self.applied(lines)
+        return call, args, kwargs, lambda _: vars(loader).update(batch_sampler=sampler)
+
+    def _backward(self, call, args, kwargs):
+        if not self.is_divided or self.why is not None:
+            return None
+        for optimizer in list(self.passes):
+            self.passes[optimizer] += 1
+        return call, (args[0] / self.parts, *args[1:]), kwargs
+
+    def change(self, optimizer, kind, options):
+        if kind == "LBFGS":
+            self.refused("LBFGS computes its gradients by itself")
+            return None
+        step, zero_grad = type(optimizer).step, type(optimizer).zero_grad
+
+        def is_whole(optimizer):
+            return not self.is_divided or self.why is not None or self.passes.get(optimizer, 0) >= self.parts
+
+        # A schedule of the learning rate wraps the function of a bound method.
+        def step_if_whole(optimizer, *args, **kwargs):
+            if not is_whole(optimizer):
+                return None
+            result = step(optimizer, *args, **kwargs)
+            self.passes[optimizer] = 0
+            return result
+
+        def zero_if_stepped(optimizer, *args, **kwargs):
+            if not self.is_divided or self.why is not None or self.passes.get(optimizer, 0) == 0:
+                zero_grad(optimizer, *args, **kwargs)
+
+        def after(_):
+            self.passes[optimizer] = 0
+            optimizer.step = types.MethodType(step_if_whole, optimizer)
+            optimizer.zero_grad = types.MethodType(zero_if_stepped, optimizer)
+
+        return after
 
 
 class OfBlocks(Base):

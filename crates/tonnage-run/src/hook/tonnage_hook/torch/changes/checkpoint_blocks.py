@@ -4,6 +4,7 @@
 title = "Gradient checkpointing of repeated blocks"
 maths = "nothing"
 group = "checkpointing"
+strong = true
 applies = "models with a ModuleList or Sequential that holds two or more blocks of one type"
 cost = "The forward pass of every block is computed again in the backward pass."
 page = '''

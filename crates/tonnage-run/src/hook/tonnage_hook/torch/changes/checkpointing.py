@@ -4,6 +4,7 @@
 title = "Gradient checkpointing of transformers"
 maths = "nothing"
 group = "checkpointing"
+strong = true
 applies = "models of the package transformers that support it"
 cost = "The forward pass of every layer is computed again in the backward pass."
 page = '''

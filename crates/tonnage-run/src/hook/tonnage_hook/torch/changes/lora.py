@@ -4,6 +4,7 @@
 title = "LoRA: adapters instead of all weights"
 maths = "algorithm"
 group = "weights"
+strong = true
 applies = "models of the package transformers, where peft is installed"
 packages = ["peft"]
 cost = "Little: each linear layer has two more, narrow products; there are fewer gradients and less state."
