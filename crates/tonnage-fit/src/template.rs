@@ -397,19 +397,18 @@ fn quotient_of(
     of: &str,
 ) -> Result<Quotient, TemplateError> {
     let divides = |value: &u64| *value != 0 && total.is_multiple_of(*value);
-    let found = parameters.iter_mut().enumerate();
-    for (index, parameter) in found.filter(|(_, parameter)| parameter.name == of) {
+    let mut found = parameters.iter_mut().enumerate();
+    if let Some((index, parameter)) = found.find(|(_, parameter)| parameter.name == of) {
         match &mut parameter.choice {
             Choice::List(values) => {
                 values.retain(|value| value.parse().is_ok_and(|value| divides(&value)));
             }
             Choice::Range(values) => values.retain(divides),
         }
-        if parameter.choice.is_empty() {
-            break;
+        if !parameter.choice.is_empty() {
+            let of = index;
+            return Ok(Quotient { name, total, of });
         }
-        let of = index;
-        return Ok(Quotient { name, total, of });
     }
     let of = of.to_owned();
     Err(TemplateError::NoDivisor { name, total, of })
