@@ -532,7 +532,8 @@ impl Watcher for Screen {
                     .map(|it| &*it.name)
                     .collect();
                 if !made.is_empty() {
-                    what = format!("{what} {}", made.join(" + ")).trim().to_owned();
+                    let changed = format!("{what} {}", made.join(" + "));
+                    changed.trim().clone_into(&mut what);
                 }
                 if trial.fits && !made.is_empty() {
                     self.note(&format!("{what} fits{need}; cheaper changes may, too"));
