@@ -446,9 +446,10 @@ fn keepers<'a>(case: &Case<'_>, unused: &[Live<'a>]) -> HashMap<u32, &'a HeldBy>
             keepers.insert(live.index, held);
         }
     }
-    let mut weights: Vec<Live<'a>> = unused.to_vec();
+    let mut weights: Vec<Live<'_>> = case.alive().collect();
     weights.retain(|live| live.block.category == Category::Weights);
     weights.sort_by_key(|live| live.block.born);
+    let by_index: HashMap<u32, &Live<'a>> = unused.iter().map(|live| (live.index, live)).collect();
     for live in unused {
         if live.held.is_some() || !is_gradient(live.block) {
             continue;
@@ -456,6 +457,8 @@ fn keepers<'a>(case: &Case<'_>, unused: &[Live<'a>]) -> HashMap<u32, &'a HeldBy>
         let before = weights.partition_point(|weight| weight.block.born < live.block.born);
         let mut before = weights[..before].iter().rev();
         let weight = before.find(|weight| weight.block.requested == live.block.requested);
+        // The gradient of a model that is in use is not kept with an earlier one.
+        let weight = weight.and_then(|weight| by_index.get(&weight.index));
         if let Some(weight) = weight
             && let Some(held) = keepers.get(&weight.index).copied().or(weight.held)
         {
