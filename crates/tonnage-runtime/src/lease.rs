@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tonnage_alloc::{
-    Access, Contents, Device, DeviceAddr, DeviceError, EventId, PhysicalId, PolicyError, StreamId,
+    Access, Contents, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId,
 };
 
-use crate::Runtime;
 use crate::sync::{self, Arc, Mutex};
+use crate::{Error, Runtime};
 
 /// How long other processes are waited for.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -98,10 +98,8 @@ impl Entry {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tonnage_alloc::tonnage::Settings;
-/// use tonnage_alloc::{Request, StreamId};
 /// use tonnage_device_host::HostDevice;
-/// use tonnage_runtime::{Lease, Leased, Runtime};
+/// use tonnage_runtime::{Lease, Leased, Request, Runtime, Settings, StreamId};
 ///
 /// let folder = std::env::temp_dir().join(format!("leases-{}", std::process::id()));
 /// // 64 MiB for all processes, 48 of them for this one at most.
@@ -112,7 +110,7 @@ impl Entry {
 /// let block = runtime.alloc(Request::new(40 << 20, StreamId(0)))?;
 /// assert_eq!(lease.used(), 40 << 20);
 /// assert!(runtime.alloc(Request::new(10 << 20, StreamId(0))).is_err());
-/// # runtime.free(block)?;
+/// # drop(block);
 /// # runtime.close()?;
 /// # drop((runtime, lease));
 /// # std::fs::remove_dir_all(folder)?;
@@ -579,18 +577,18 @@ impl Drop for Recalls {
 impl<D: Device> Runtime<D> {
     /// Reports which lease the device is held to, so that other processes are queried before a request is refused.
     pub fn share(&self, lease: Arc<Lease>) {
-        *sync::locked(&self.lease) = Some(lease);
+        *sync::locked(&self.0.lease) = Some(lease);
     }
 
     /// Gives back what this process does not use, if another one would like to have memory; how many bytes went back.
     ///
     /// # Errors
     /// If the device or the system fails.
-    pub fn answer_recall(&self) -> Result<u64, PolicyError> {
-        let Some(lease) = sync::locked(&self.lease).clone() else {
+    pub fn answer_recall(&self) -> Result<u64, Error> {
+        let Some(lease) = sync::locked(&self.0.lease).clone() else {
             return Ok(0);
         };
-        let refused = |error: LeaseError| PolicyError::Refused(error.to_string());
+        let refused = |error: LeaseError| Error::Refused(error.to_string());
         if lease.wanted_by_others().map_err(refused)? == 0 {
             return Ok(0);
         }
@@ -602,9 +600,9 @@ impl<D: Device> Runtime<D> {
 
 impl<D: Device + 'static> Runtime<D> {
     /// Calls [`answer_recall`](Self::answer_recall) again and again, on its own thread.
-    pub fn answer_recalls(self: &Arc<Self>, every: Duration) -> Recalls {
+    pub fn answer_recalls(&self, every: Duration) -> Recalls {
         let (ended, ends) = std::sync::mpsc::channel();
-        let runtime = Arc::clone(self);
+        let runtime = self.clone();
         let thread = std::thread::spawn(move || {
             while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(every) {
                 // A step that fails now is tried again; the program itself gets the error when it requests memory.

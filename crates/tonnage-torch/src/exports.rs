@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 
 use tonnage_alloc::Tag;
 use tonnage_alloc::tonnage::EventKind;
+use tonnage_alloc::torch::PoolId;
 use tonnage_runtime::Kept;
 
 use crate::fork::Inside;
@@ -83,11 +84,23 @@ pub extern "C-unwind" fn tonnage_malloc(
     if bytes == 0 {
         return std::ptr::null_mut();
     }
-    let Some(served) = unless_raised(guard(|| Served::find_for(device).map(Some))) else {
-        return std::ptr::null_mut();
+    let stream = number(stream);
+    // A filter of a pool is a function of C++ that may throw, so it is called outside of the guard.
+    let block = guard(|| {
+        let served = Served::find_for(device)?;
+        if !served.is_without_pools() {
+            return Ok(Err(served));
+        }
+        served.malloc(bytes, stream, PoolId::DEFAULT).map(Ok)
+    });
+    let block = match block {
+        Ok(Ok(block)) => Ok(block),
+        Ok(Err(served)) => {
+            let pool = served.pool_for(stream);
+            guard(|| served.malloc(bytes, stream, pool))
+        }
+        Err(failure) => Err(failure),
     };
-    let pool = served.pool_for(number(stream));
-    let block = guard(|| served.malloc(bytes, number(stream), pool));
     std::ptr::with_exposed_provenance_mut(unless_raised(block) as usize)
 }
 
@@ -103,7 +116,8 @@ pub extern "C-unwind" fn tonnage_free(
         return;
     }
     let freed = with_existing(|served| {
-        served.free(number(block));
+        // SAFETY: PyTorch frees what it was given, once.
+        unsafe { served.free(number(block)) };
         Ok(())
     });
     // The damage that it caused is raised as an error by the next request.

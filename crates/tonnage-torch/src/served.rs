@@ -11,9 +11,9 @@ use tonnage_alloc::tonnage::{
     Allocator, AllocatorPlan, BlockState, EventKind, PlanError, Ring, SearchStep, Settings,
 };
 use tonnage_alloc::torch::PoolId;
-use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag, round_up};
+use tonnage_alloc::{Device, DeviceAddr, Policy, Request, StreamId, Tag, round_up};
 use tonnage_device_cuda::{Capture, CudaDevice};
-use tonnage_runtime::{Error, Hold, Kept, Locked, OutOfMemory, Runtime, Snapshot};
+use tonnage_runtime::{Error, Hold, Kept, Locked, OutOfMemory, RawBlock, Runtime, Snapshot};
 use tonnage_text::bytes;
 
 use crate::tags;
@@ -55,7 +55,7 @@ pub(crate) struct Served {
     holds: Mutex<Holds>,
 }
 
-type Holds = Vec<(Tag, Hold<'static, CudaDevice>)>;
+type Holds = Vec<(Tag, Hold<CudaDevice>)>;
 
 #[derive(Default)]
 struct Pools {
@@ -290,7 +290,7 @@ impl Served {
         self.runtime.allow_spill(tag).map_err(Failure::other)
     }
 
-    fn hold(&'static self, tag: Tag) -> Result<(), Failure> {
+    fn hold(&self, tag: Tag) -> Result<(), Failure> {
         let hold = self.runtime.hold(tag).map_err(|error| match error {
             Error::OutOfMemory(short) => Failure::OutOfMemory(format!(
                 "CUDA out of memory. '{}' was spilled, and bringing it back needs {}: {} more are needed. It stays on the \
@@ -326,9 +326,15 @@ impl Served {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether every request goes to the default pool.
+    #[inline]
+    pub(crate) fn is_without_pools(&self) -> bool {
+        self.open.load(Ordering::Acquire) == 0
+    }
+
     /// The pool that requests of a stream go to. Filters are functions of C++ and may throw through this frame.
     pub(crate) fn pool_for(&self, stream: u64) -> PoolId {
-        if self.open.load(Ordering::Acquire) == 0 {
+        if self.is_without_pools() {
             return PoolId::DEFAULT;
         }
         let pools = self.pools();
@@ -344,15 +350,17 @@ impl Served {
         if !COMPLETE.load(Ordering::Acquire) {
             self.refuse_capture(stream)?;
         }
-        match self.runtime.alloc(request) {
-            Ok(block) => {
-                if !self.told.swap(true, Ordering::Relaxed) {
-                    torch::tell_dry_run(block.0);
-                }
-                self.report(block, 1);
-                Ok(block.0)
+        // PyTorch's own allocator reports under its lock, too: no other thread can be given the block before that.
+        let report = |block: RawBlock| {
+            if !self.told.load(Ordering::Relaxed) {
+                self.told.store(true, Ordering::Relaxed);
+                torch::tell_dry_run(block.addr.0);
             }
-            Err(Error::OutOfMemory(short)) => {
+            self.report(block, block.size as i64);
+        };
+        match self.runtime.alloc_raw_with(request, report) {
+            Ok(block) => Ok(block.0),
+            Err(Error::OutOfMemory(short) | Error::TooLarge(short)) => {
                 let now = self.runtime.statistics().map_err(Failure::other)?;
                 let (live, held) = (now.allocated.now, now.reserved.now);
                 let requested = short.shortage.requested;
@@ -383,25 +391,28 @@ impl Served {
         }
     }
 
-    /// Reports to PyTorch's profiler that a block was handed out (1) or is about to be taken back (-1).
-    fn report(&self, block: DeviceAddr, sign: i64) {
-        // A broken runtime reports nothing, and the request or free fails.
-        let (Ok(Some(size)), Ok(now)) = (self.runtime.size_of(block), self.runtime.statistics())
-        else {
-            return;
-        };
-        let taken = if sign < 0 { size } else { 0 };
-        let allocated = now.allocated.now.saturating_sub(taken);
-        let change = sign * size as i64;
-        torch::report(block.0, change, allocated, now.reserved.now, self.device);
+    /// Reports to PyTorch's profiler that a block was handed out, or taken back with a negative size.
+    #[inline]
+    fn report(&self, block: RawBlock, change: i64) {
+        let RawBlock {
+            addr,
+            allocated,
+            reserved,
+            ..
+        } = block;
+        torch::report(addr.0, change, allocated, reserved, self.device);
     }
 
     /// Takes a block back.
-    pub(crate) fn free(&self, address: u64) {
-        let block = DeviceAddr(address);
-        // Before it is freed: afterwards another thread may have been given the same address, and reported it first.
-        self.report(block, -1);
-        if self.runtime.free(block).is_err() {
+    ///
+    /// # Safety
+    /// The address is one of [`malloc`](Self::malloc) that was not freed since, or of no block of ours.
+    #[expect(unsafe_code, reason = "PyTorch promises the same to every allocator")]
+    pub(crate) unsafe fn free(&self, address: u64) {
+        let report = |block: RawBlock| self.report(block, -(block.size as i64));
+        // SAFETY: promised by the caller.
+        let freed = unsafe { self.runtime.free_raw_with(DeviceAddr(address), report) };
+        if freed.is_err() {
             self.note_failed_free();
         }
     }
@@ -415,9 +426,9 @@ impl Served {
     pub(crate) fn record_stream(&self, address: u64, stream: u64) -> Result<(), Failure> {
         let named = self
             .runtime
-            .record_stream(DeviceAddr(address), StreamId(stream));
+            .record_stream_raw(DeviceAddr(address), StreamId(stream));
         match named {
-            Ok(()) | Err(PolicyError::UnknownAddress(_)) => Ok(()),
+            Ok(()) | Err(Error::UnknownAddress(_)) => Ok(()),
             Err(error) => Err(Failure::other(error)),
         }
     }
@@ -461,7 +472,7 @@ impl Served {
         pools.users.remove(&pool);
         match self.runtime.release_pool(pool) {
             // A pool from which nothing was ever requested.
-            Ok(()) | Err(PolicyError::Refused(_)) => Ok(()),
+            Ok(()) | Err(Error::Refused(_)) => Ok(()),
             Err(error) => Err(Failure::other(error)),
         }
     }
@@ -476,17 +487,15 @@ impl Served {
     pub(crate) fn resume(&self, tag: Tag) -> Result<u64, Failure> {
         match self.runtime.resume(tag) {
             Ok(bytes) => Ok(bytes),
-            Err(PolicyError::OutOfMemory { requested, free }) => {
-                Err(Failure::OutOfMemory(format!(
-                    "CUDA out of memory. Resuming '{}' needs {}, and {} of GPU {} can be had for it: {} more are needed. It \
+            Err(Error::Resume { needed, free }) => Err(Failure::OutOfMemory(format!(
+                "CUDA out of memory. Resuming '{}' needs {}, and {} of GPU {} can be had for it: {} more are needed. It \
                      stays paused.",
-                    tags::name(tag),
-                    bytes(requested),
-                    bytes(free),
-                    self.device,
-                    bytes(requested.saturating_sub(free)),
-                )))
-            }
+                tags::name(tag),
+                bytes(needed),
+                bytes(free),
+                self.device,
+                bytes(needed.saturating_sub(free)),
+            ))),
             Err(error) => Err(Failure::other(error)),
         }
     }
