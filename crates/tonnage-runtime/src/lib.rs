@@ -64,7 +64,7 @@ mod tenant;
 pub use block::Block;
 pub use error::Error;
 pub use front::Front;
-pub use lease::{Lease, LeaseError, Leased, Recalls};
+pub use lease::{Lease, LeaseError, LeaseInfo, Leased, Overcommitted, Recalls};
 pub use pause::Kept;
 pub use raw::RawBlock;
 pub use search::{CallbackId, OutOfMemory, Tried};
@@ -141,7 +141,9 @@ struct Inner<D: Device> {
 
 /// A function of the program that reports blocks that are live when a runtime is dropped.
 #[derive(Default)]
-struct LeakReport(Option<Box<dyn Fn(&Live) + Send>>);
+struct LeakReport(Option<ReportLeak>);
+
+type ReportLeak = Box<dyn Fn(&Live) + Send>;
 
 impl fmt::Debug for LeakReport {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {

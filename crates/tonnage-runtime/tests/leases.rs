@@ -330,3 +330,25 @@ fn leases_together_are_never_more_than_the_device() {
         "who ends in order leaves nothing to take away"
     );
 }
+
+#[test]
+fn guaranteed_quotas_fit_on_the_device_together() {
+    let folder = Folder::new("guaranteed");
+    let take = |name, quota| Lease::guaranteed(&folder.0, TOTAL, name, quota);
+    let training = take("train", 160 * MIB).unwrap();
+    let refused = take("eval", 100 * MIB).unwrap_err();
+    let process = std::process::id();
+    assert_eq!(
+        refused.to_string(),
+        format!(
+            "the quota of eval, 100.00 MiB, does not fit: 96.00 MiB are left, because train (process {process}) holds 0 B \
+             of 160.00 MiB; use a smaller quota, or end another process"
+        )
+    );
+    // The refused lease left nothing behind, and its name is free.
+    let eval = take("eval", 96 * MIB).unwrap();
+    let other = &eval.others().unwrap()[0];
+    assert_eq!((other.name.as_str(), other.quota), ("train", 160 * MIB));
+    drop(training);
+    assert!(take("train", 161 * MIB).is_err() && take("train", 160 * MIB).is_ok());
+}

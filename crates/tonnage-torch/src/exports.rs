@@ -19,7 +19,7 @@ use tonnage_alloc::torch::PoolId;
 use tonnage_runtime::Kept;
 
 use crate::fork::Inside;
-use crate::served::{Failure, NAMES, Served, set_plan};
+use crate::served::{Failure, NAMES, Served, Share, set_plan};
 use crate::tags;
 pub use crate::torch::StreamFilter;
 use crate::torch::{raise, raise_out_of_memory};
@@ -207,6 +207,39 @@ pub unsafe extern "C" fn tonnage_set_plan(
     let set = guard(|| set_plan(&unsafe { text_of(text, length) }).map(|()| 0));
     // SAFETY: promised by the caller.
     unsafe { write_result(set, message, room) }
+}
+
+/// Holds this process to a quota of bytes on a GPU that processes share, which has to happen before the first request.
+/// The first request fails if the name is taken or the quotas of all processes do not fit. Returns 0, or a negative
+/// number, and then writes why it failed.
+///
+/// # Safety
+/// `folder` points to `folder_length` readable bytes, `name` to `name_length`; `message` is null or points to room for
+/// `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tonnage_share(
+    folder: *const u8,
+    folder_length: usize,
+    name: *const u8,
+    name_length: usize,
+    quota: u64,
+    message: *mut u8,
+    room: usize,
+) -> i64 {
+    let shared = guard(|| {
+        // SAFETY: promised by the caller.
+        let (folder, name) =
+            unsafe { (text_of(folder, folder_length), text_of(name, name_length)) };
+        let (folder, name) = (folder.into_owned().into(), name.into_owned());
+        crate::served::share(Share {
+            folder,
+            name,
+            quota,
+        })
+        .map(|()| 0)
+    });
+    // SAFETY: promised by the caller.
+    unsafe { write_result(shared, message, room) }
 }
 
 /// The contents of a C text.

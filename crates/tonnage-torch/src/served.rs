@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tonnage_alloc::tonnage::{
     Allocator, AllocatorPlan, BlockState, EventKind, PlanError, Ring, SearchStep, Settings,
@@ -13,7 +14,9 @@ use tonnage_alloc::tonnage::{
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, Request, StreamId, Tag, round_up};
 use tonnage_device_cuda::{Capture, CudaDevice};
-use tonnage_runtime::{Error, Hold, Kept, Locked, OutOfMemory, RawBlock, Runtime, Snapshot};
+use tonnage_runtime::{
+    Error, Hold, Kept, Lease, Leased, Locked, OutOfMemory, RawBlock, Runtime, Snapshot,
+};
 use tonnage_text::bytes;
 
 use crate::tags;
@@ -39,7 +42,9 @@ pub(crate) struct Served {
     device: i32,
     total: u64,
     page: u64,
-    runtime: Runtime<CudaDevice>,
+    runtime: Runtime<Leased<CudaDevice>>,
+    /// Its share of the device, if processes share it.
+    lease: Option<Arc<Lease>>,
     pools: Mutex<Pools>,
     /// How many pools are open, so that most requests need not look.
     open: AtomicUsize,
@@ -55,7 +60,7 @@ pub(crate) struct Served {
     holds: Mutex<Holds>,
 }
 
-type Holds = Vec<(Tag, Hold<CudaDevice>)>;
+type Holds = Vec<(Tag, Hold<Leased<CudaDevice>>)>;
 
 #[derive(Default)]
 struct Pools {
@@ -83,7 +88,7 @@ pub(crate) struct Locks {
 struct ServedLocks {
     _pools: MutexGuard<'static, Pools>,
     _holds: MutexGuard<'static, Holds>,
-    _runtime: Locked<'static, CudaDevice>,
+    _runtime: Locked<'static, Leased<CudaDevice>>,
 }
 
 /// Takes every lock, in the order in which others take more than one.
@@ -114,12 +119,47 @@ static EARLY: Mutex<Early> = Mutex::new(Early {
     callbacks: Vec::new(),
     spillable: Vec::new(),
     held: Vec::new(),
+    share: None,
 });
 
 struct Early {
     callbacks: Vec<Callback>,
     spillable: Vec<Tag>,
     held: Vec<Tag>,
+    share: Option<Share>,
+}
+
+/// The name and quota of a process on a device that processes share.
+#[derive(Clone)]
+pub(crate) struct Share {
+    /// A folder for all devices and processes.
+    pub(crate) folder: PathBuf,
+    pub(crate) name: String,
+    pub(crate) quota: u64,
+}
+
+impl Share {
+    /// Takes the lease of a device.
+    fn lease(&self, device: &CudaDevice) -> Result<Lease, Failure> {
+        let uuid = device.uuid().map_err(Failure::other)?;
+        let uuid = uuid.map(|byte| format!("{byte:02x}")).concat();
+        let folder = self.folder.join(format!("gpu-{uuid}"));
+        Lease::guaranteed(folder, device.total(), &self.name, self.quota).map_err(Failure::other)
+    }
+}
+
+/// Holds this process to a quota on a device that processes share, before the first request.
+pub(crate) fn share(share: Share) -> Result<(), Failure> {
+    match served_or_early() {
+        Ok(_) => Err(Failure::Other(
+            "the quota comes too late: memory was requested already. Set it before the first tensor is put on the GPU"
+                .to_owned(),
+        )),
+        Err(mut early) => {
+            early.share = Some(share);
+            Ok(())
+        }
+    }
 }
 
 /// A function of the program that gets the number of needed bytes, and answers with those that it freed.
@@ -247,9 +287,16 @@ impl Served {
         }
         let cuda = torch::device(device).map_err(Failure::other)?;
         let (total, page) = (cuda.total(), cuda.granularity());
-        let plan = PLAN.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let plan = PLAN.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let events = *EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = events.map_or_else(Ring::default, Ring::new);
+        let share = early().share.clone();
+        let lease = share.map(|share| share.lease(&cuda).map(Arc::new));
+        let lease = lease.transpose()?;
+        let cuda = match &lease {
+            Some(lease) => Leased::new(cuda, Arc::clone(lease)),
+            None => Leased::alone(cuda),
+        };
         let runtime = Runtime::keeping(cuda, Settings::default(), plan.as_ref(), ring);
         // A thread that names something meanwhile waits, and finds the allocator that is made here.
         let mut early = early();
@@ -258,6 +305,7 @@ impl Served {
             total,
             page,
             runtime,
+            lease,
             pools: Mutex::default(),
             open: AtomicUsize::new(0),
             unknown_frees: AtomicU64::new(0),
@@ -379,7 +427,7 @@ impl Served {
     fn refuse_capture(&self, stream: u64) -> Result<(), Failure> {
         let capture = self
             .runtime
-            .with_device(|device| device.capture(StreamId(stream)));
+            .with_device(|device| device.inner().capture(StreamId(stream)));
         match capture {
             Ok(Ok(Capture::None)) => Ok(()),
             Ok(Ok(_)) => Err(Failure::other(
@@ -620,6 +668,17 @@ impl Served {
                 " torch.cuda.set_per_process_memory_fraction limits it to {}.",
                 bytes(limit)
             );
+        }
+        if let Some(lease) = &self.lease {
+            let (name, used, quota) = (lease.name(), bytes(lease.used()), bytes(lease.quota()));
+            let process = std::process::id();
+            let _ = write!(
+                text,
+                " This process, '{name}' ({process}), holds {used} of its quota of {quota}."
+            );
+            for other in lease.others().unwrap_or_default() {
+                let _ = write!(text, " {other}.");
+            }
         }
         if there.capturing {
             text += " A graph is captured, so nothing was waited for and no page was moved.";
