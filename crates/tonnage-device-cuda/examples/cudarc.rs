@@ -71,10 +71,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     first.memcpy_htod(&numbers, &mut *input.slice)?;
     first.synchronize()?;
     let mut copy = Floats::new(&memory, &second, numbers.len())?;
-    second.memcpy_dtod(&mut *input.slice, &mut *copy.slice)?;
+    second.memcpy_dtod(&*input.slice, &mut *copy.slice)?;
     input.used_on(&second)?;
     drop(input);
-    let back = second.clone_dtoh(&mut *copy.slice)?;
+    let back = second.clone_dtoh(&*copy.slice)?;
     assert_eq!(back, numbers, "the copy has what was written");
 
     // Every other block is freed; the next request is larger than any hole.

@@ -53,7 +53,7 @@ fn short<T: std::fmt::Debug>(result: Result<T, Error>) -> OutOfMemory {
 /// Writes a byte to some places of every page of a block.
 fn fill<D: TestDevice>(runtime: &Runtime<D>, block: DeviceAddr, bytes: u64, byte: u8) {
     for place in (0..bytes).step_by(MIB as usize) {
-        let written = visit(&runtime, |device| {
+        let written = visit(runtime, |device| {
             device.write(block.offset(place), &[byte; 64])
         });
         written.unwrap().unwrap();
@@ -64,7 +64,7 @@ fn fill<D: TestDevice>(runtime: &Runtime<D>, block: DeviceAddr, bytes: u64, byte
 fn holds<D: TestDevice>(runtime: &Runtime<D>, block: DeviceAddr, bytes: u64, byte: u8) -> bool {
     (0..bytes).step_by(MIB as usize).all(|place| {
         let mut read = [0; 64];
-        let result = visit(&runtime, |device| {
+        let result = visit(runtime, |device| {
             device.read(block.offset(place), &mut read)
         });
         result.unwrap().is_ok() && read == [byte; 64]
@@ -445,7 +445,7 @@ impl Program {
             drop(hold);
             self.insist(|runtime| free(runtime, block));
         }
-        self.insist(|runtime| runtime.close());
+        self.insist(Runtime::close);
         let left = visit(&self.runtime, |device| device.left());
         assert_eq!(left.as_deref(), Ok(""));
         assert_eq!(self.runtime.kept_on_host().unwrap(), 0);

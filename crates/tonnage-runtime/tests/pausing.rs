@@ -32,14 +32,14 @@ fn pattern(bytes: u64, seed: u64) -> Vec<u8> {
 }
 
 fn write(runtime: &Runtime<HostDevice>, at: DeviceAddr, bytes: &[u8]) {
-    visit(&runtime, |device| device.write(at, bytes))
+    visit(runtime, |device| device.write(at, bytes))
         .unwrap()
         .unwrap();
 }
 
 fn read(runtime: &Runtime<HostDevice>, at: DeviceAddr, bytes: u64) -> Option<Vec<u8>> {
     let mut read = vec![0; bytes as usize];
-    let result = visit(&runtime, |device| device.read(at, &mut read));
+    let result = visit(runtime, |device| device.read(at, &mut read));
     result.unwrap().ok().map(|()| read)
 }
 
@@ -147,7 +147,7 @@ fn work_that_is_late_is_waited_for() {
     let side = StreamId(0x77);
     // No call reported that this stream uses it.
     visit(&runtime, |device| {
-        device.enqueue_fill(side, block, 4 * MIB, 0x5A)
+        device.enqueue_fill(side, block, 4 * MIB, 0x5A);
     })
     .unwrap();
     runtime.pause(WEIGHTS, Kept::OnHost).unwrap();

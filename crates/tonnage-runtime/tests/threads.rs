@@ -92,7 +92,7 @@ impl Program<'_> {
         assert!(block.size() >= bytes);
         let pattern = self.random.below(256) as u8;
         let stream = self.stream;
-        visit(&self.runtime, |device| {
+        visit(self.runtime, |device| {
             for edge in Self::edges(&block) {
                 device.enqueue_fill(stream, edge, EDGE, pattern);
             }
@@ -105,7 +105,7 @@ impl Program<'_> {
     /// Lets the block's stream catch up and compares its pattern.
     fn check(&self, held: &Held) {
         let (stream, pattern) = (held.block.stream(), held.pattern);
-        visit(&self.runtime, |device| {
+        visit(self.runtime, |device| {
             let ran = device.run_stream(stream);
             assert_eq!(ran, Ok(()), "memory was unmapped while a stream used it");
             for edge in Self::edges(&held.block) {
@@ -159,8 +159,8 @@ impl Program<'_> {
                 let side = StreamId(0x9000 + self.stream.0);
                 held.block.record_stream(side).unwrap();
                 let addr = held.block.addr();
-                visit(&self.runtime, |device| {
-                    device.enqueue_fill(side, addr, EDGE, 0xEE)
+                visit(self.runtime, |device| {
+                    device.enqueue_fill(side, addr, EDGE, 0xEE);
                 })
                 .unwrap();
                 drop(held.block);
