@@ -552,6 +552,10 @@ mod tests {
                     assert_eq!(tonnage_tag(text, 1), 0);
                     None
                 }),
+                (
+                    "tonnage_share",
+                    message(&|out, room| tonnage_share(text, 1, text, 1, 1, out, room)),
+                ),
                 ("tonnage_set_tag", {
                     assert_eq!(tonnage_set_tag(1), 0);
                     None
