@@ -64,7 +64,7 @@ def main():
         assert tenant.send(600 * MIB) == "refused", name
         assert tenant.send(512 * MIB) == "served", name
         assert tenant.send(2 * MIB) == "refused", name
-    # What is left of the GPU is less than this quota, and a name has one owner.
+    # The rest of the GPU is less than this quota, and a name has one owner.
     late = Tenant("late", 8 << 30)
     assert late.send(MIB) == "refused"
     late.end()
