@@ -11,9 +11,8 @@ use std::fmt::Write as _;
 
 use tonnage_text::bytes;
 
-use super::case::{Case, LARGE_SHARE, at, counted};
+use super::case::{Case, at, counted};
 use super::codes::{Code, code};
-use super::fixes::{Fix, Measure};
 use super::need::Need;
 use super::{Finding, graphs, growth, outside};
 use crate::holdings::{HeldBy, Known, Place, site};
@@ -41,8 +40,7 @@ give a segment back while one block in it lives.
 Recognised by: alive bytes + request fit on the device, and the gaps in segments with live blocks, with what the
 device has free, would have served the request. Where the whole job is known, it must also complete on this device
 when it is replayed with expandable segments; where it is not, nothing that grows from step to step may hold more than
-the gaps. In a job that ran, a replay with expandable segments reserves at least a quarter less, and no other finding
-holds as much.
+the gaps.
 Fix: expandable_segments:True, which grows one segment instead of collecting many; other settings by
 `tonnage replay --search`. Each is replayed on your recording before it is proposed.",
 );
@@ -208,34 +206,6 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Class> {
         bytes(failure.requested),
     );
     Some(found(SHORT, 0, None, sentence).into())
-}
-
-/// Gaps of a job that nothing was refused to, where a replay proves that they take more than any other finding: `most`
-/// bytes.
-pub(super) fn gaps(case: &Case<'_>, fixes: &[Fix], most: u64) -> Option<Finding> {
-    let mut settings = fixes.iter().filter(|fix| fix.code == FRAGMENTED.code);
-    let fix = settings.find(|fix| !case.ran_out && fix.measure == Measure::Reserved)?;
-    let lost = fix.peak_before.saturating_sub(fix.peak_after);
-    if lost <= most || (lost as f64) < LARGE_SHARE * fix.peak_before as f64 {
-        return None;
-    }
-    let headline = format!(
-        "{} of the {} that PyTorch reserved at most is in gaps between blocks",
-        bytes(lost),
-        bytes(fix.peak_before)
-    );
-    Some(Finding {
-        code: FRAGMENTED,
-        sentence: format!(
-            "{headline}; with expandable segments, a replay reserves {}",
-            bytes(fix.peak_after)
-        ),
-        headline: Some(headline),
-        bytes: lost,
-        place: None,
-        known: Known::Exact,
-        held_by: None,
-    })
 }
 
 /// The reason why memory is not given back: a line, and the holder of its blocks.

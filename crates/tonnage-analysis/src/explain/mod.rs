@@ -650,35 +650,22 @@ fn conclude<'a>(
             findings.push(class);
         }
         Some(class) => findings.insert(0, class),
-        None => {
-            let most = findings.first().map_or(0, |first| first.bytes);
-            if let Some(gaps) = class::gaps(judged, &fixes, most) {
-                findings.insert(0, gaps);
-            }
-        }
+        None => {}
     }
-    let first = findings.first().map(|first| first.code.code);
-    fixes.sort_by_key(|fix| order(fix, judged.ran_out, first));
+    fixes.sort_by_key(|fix| order(fix, judged.ran_out));
     (findings, fixes, claims)
 }
 
 /// The place of a proposal among others: the largest saving comes first. A setting of the allocator comes before it
-/// only where the job fits with it alone, and after it where gaps are not the first finding. A larger GPU comes last.
-fn order(
-    fix: &Fix,
-    ran_out: bool,
-    first: Option<&str>,
-) -> (bool, bool, bool, std::cmp::Reverse<u64>) {
+/// only where the job fits with it alone, and a larger GPU comes last.
+fn order(fix: &Fix, ran_out: bool) -> (bool, bool, std::cmp::Reverse<u64>) {
     let is_larger_device = fix.code == codes::SHORT.code && fix.measure == Measure::Device;
     let is_enough = matches!(fix.outcome, FixOutcome::Fits | FixOutcome::FitsOnlyIf);
-    let is_setting = fix.measure == Measure::Reserved && fix.code == codes::FRAGMENTED.code;
     let is_enough_of_itself = ran_out && is_enough && fix.measure == Measure::Reserved;
-    let is_aside = is_setting && first.is_some_and(|first| first != fix.code);
     let saved = fix.peak_before.saturating_sub(fix.peak_after);
     (
         is_larger_device,
         !is_enough_of_itself,
-        is_aside,
         std::cmp::Reverse(saved),
     )
 }
