@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 #[cfg(feature = "jobs")]
+use crate::commands::attach::{AttachOptions, TopOptions};
+#[cfg(feature = "jobs")]
 use crate::commands::check::{CheckFormat, CheckOptions};
 use crate::commands::completions::CompletionsOptions;
 use crate::commands::convert::ConvertOptions;
@@ -90,6 +92,12 @@ pub(crate) enum Command {
     Record(RecordOptions),
     #[cfg(feature = "jobs")]
     Verify(VerifyOptions),
+    #[cfg(feature = "jobs")]
+    #[command(hide = true)]
+    Attach(AttachOptions),
+    #[cfg(feature = "jobs")]
+    #[command(hide = true)]
+    Top(TopOptions),
     #[cfg(feature = "jobs")]
     Forecast(ForecastOptions),
     #[cfg(feature = "jobs")]
@@ -267,6 +275,10 @@ impl Command {
             Self::Record(options) => options.json,
             #[cfg(feature = "jobs")]
             Self::Verify(options) => options.json,
+            #[cfg(feature = "jobs")]
+            Self::Attach(options) => options.reply.json,
+            #[cfg(feature = "jobs")]
+            Self::Top(options) => options.reply.json,
             #[cfg(feature = "jobs")]
             Self::Fit(options) => options.reply.json,
             #[cfg(feature = "jobs")]

@@ -186,6 +186,10 @@ fn answer(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow:
         #[cfg(feature = "jobs")]
         Command::Verify(options) => commands::verify::run(options, form, surroundings),
         #[cfg(feature = "jobs")]
+        Command::Attach(options) => commands::attach::run(options, form, surroundings),
+        #[cfg(feature = "jobs")]
+        Command::Top(options) => commands::attach::list(options, form),
+        #[cfg(feature = "jobs")]
         Command::Fit(options) => commands::fit::run(options, form, surroundings),
         #[cfg(feature = "jobs")]
         Command::Model(options) => commands::model::run(options, form, surroundings),

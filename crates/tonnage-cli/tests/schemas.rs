@@ -324,10 +324,7 @@ fn what_commands_print_is_as_the_schemas_say() {
         ("forecast", "forecast from --json after.tonnage".to_owned()),
         (
             "forecast-compare",
-            format!(
-                "forecast compare --json --store st {forecast} st/forecasts/{}/{forecast}.json",
-                &forecast[..3]
-            ),
+            format!("forecast compare --json --store st {forecast} st/forecasts/{forecast}.json"),
         ),
         (
             "forecast-emit",

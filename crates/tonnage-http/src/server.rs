@@ -2,14 +2,13 @@
 //! Limits of a server.
 //!
 //! Requests are few and small; a connection that does not go on can hurt such a server. So a connection has a limit on
-//! the time until its headers are there and one on the time in which nothing moves in either direction. The number of
-//! connections has a limit, in all and for each client, so that one client does not take those of the others.
+//! the time until its headers are there and one on the time in which nothing moves in either direction, and the number
+//! of connections has a limit.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +16,6 @@ use axum_server::Server;
 use axum_server::accept::Accept;
 use hyper_util::rt::TokioTimer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
@@ -26,14 +24,10 @@ use tokio::time::{Instant, Sleep};
 pub struct Limits {
     /// Until the headers of a request are there, also of the next one on the same connection.
     pub headers: Duration,
-    /// Until a connection is encrypted.
-    pub handshake: Duration,
     /// In which nothing is read or written.
     pub silence: Duration,
     /// Connections at a time; who comes then is turned away.
     pub connections: usize,
-    /// The same of one address.
-    pub connections_of_a_client: usize,
 }
 
 /// Holds a server to limits.
@@ -46,8 +40,7 @@ pub fn limited<A>(
         .map(|inner| LimitedAcceptor {
             inner,
             connections,
-            clients: Clients::default(),
-            limits,
+            silence: limits.silence,
         })
         // Only one version: a server with two would wait without a limit to learn which one the client uses.
         .http1_only();
@@ -65,53 +58,14 @@ pub fn limited<A>(
 pub struct LimitedAcceptor<A> {
     inner: A,
     connections: Arc<Semaphore>,
-    clients: Clients,
-    limits: Limits,
+    silence: Duration,
 }
 
-/// The number of connections of each address.
-#[derive(Clone, Debug, Default)]
-struct Clients(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-impl Clients {
-    /// One more of this address; none if it has `most`.
-    fn enter(&self, address: IpAddr, most: usize) -> Option<Client> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(address).or_default();
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        Some(Client {
-            address,
-            all: self.clone(),
-        })
-    }
-}
-
-/// A connection of an address, until it is dropped.
-#[derive(Debug)]
-struct Client {
-    address: IpAddr,
-    all: Clients,
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let mut counts = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
-        }
-    }
-}
-
-impl<S, A> Accept<TcpStream, S> for LimitedAcceptor<A>
+impl<I, S, A> Accept<I, S> for LimitedAcceptor<A>
 where
-    A: Accept<TcpStream, S> + Clone + Send + 'static,
+    A: Accept<I, S> + Clone + Send + 'static,
     A::Future: Send,
+    I: Send + 'static,
     S: Send + 'static,
 {
     type Stream = LimitedStream<A::Stream>;
@@ -119,29 +73,24 @@ where
     type Future =
         Pin<Box<dyn Future<Output = io::Result<(Self::Stream, Self::Service)>> + Send + 'static>>;
 
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+    fn accept(&self, stream: I, service: S) -> Self::Future {
         let Self {
             inner,
             connections,
-            clients,
-            limits,
+            silence,
         } = self.clone();
         Box::pin(async move {
-            let address = stream.peer_addr()?.ip();
-            let client = clients.enter(address, limits.connections_of_a_client);
-            let client = client.ok_or_else(|| io::Error::other("too many of one client"))?;
             let permit = Arc::clone(&connections)
                 .try_acquire_owned()
                 .map_err(io::Error::other)?;
             // A TLS connection may be silent before it is one.
-            let accepted = inner.accept(stream, service);
-            let accepted = tokio::time::timeout(limits.handshake, accepted).await;
+            let accepted = tokio::time::timeout(silence, inner.accept(stream, service)).await;
             let (inner, service) = accepted.map_err(io::Error::other)??;
             let stream = LimitedStream {
                 inner,
-                silence: limits.silence,
-                until: Box::pin(tokio::time::sleep(limits.silence)),
-                _held: (permit, client),
+                silence,
+                until: Box::pin(tokio::time::sleep(silence)),
+                _permit: permit,
             };
             Ok((stream, service))
         })
@@ -154,7 +103,7 @@ pub struct LimitedStream<T> {
     inner: T,
     silence: Duration,
     until: Pin<Box<Sleep>>,
-    _held: (OwnedSemaphorePermit, Client),
+    _permit: OwnedSemaphorePermit,
 }
 
 impl<T: Unpin> LimitedStream<T> {

@@ -32,6 +32,7 @@
 //! **Invariants:** nothing here prints. No signal handler is installed unless [`Options::forward_signals`] requests it.
 #![forbid(unsafe_code)]
 
+pub mod attach;
 pub mod changes;
 pub mod collect;
 mod constants;

@@ -32,8 +32,6 @@ pub(crate) struct Shelf {
     limit: u64,
     /// How many blocks there are.
     blocks: usize,
-    /// Whether its front is gone, so that nothing is kept.
-    closed: bool,
 }
 
 /// Whether blocks of a size are kept.
@@ -58,7 +56,6 @@ impl Shelf {
             bytes: 0,
             limit,
             blocks: 0,
-            closed: false,
         }
     }
 
@@ -79,9 +76,6 @@ impl Shelf {
     /// Keeps a block; answers with what has to be given back for it.
     #[inline]
     pub(crate) fn add_block(&mut self, block: DeviceAddr, size: u64) -> Vec<DeviceAddr> {
-        if self.closed {
-            return vec![block];
-        }
         let class = &mut self.classes[class(size)];
         class.push(block);
         self.bytes += size;
@@ -96,10 +90,11 @@ impl Shelf {
         surplus
     }
 
-    /// Gives everything up, and keeps nothing from now on.
-    pub(crate) fn close(&mut self) -> Vec<DeviceAddr> {
-        self.closed = true;
-        self.take_all()
+    /// Keeps blocks that could not be given back, however many there are.
+    pub(crate) fn put_back(&mut self, blocks: Vec<DeviceAddr>, size: u64) {
+        self.bytes += size * blocks.len() as u64;
+        self.blocks += blocks.len();
+        self.classes[class(size)].extend(blocks);
     }
 
     /// Gives everything up.

@@ -4,17 +4,14 @@
 //! With the feature `shuttle` every lock and atomic is one that a test can
 //! schedule, so that all of this crate runs under it.
 
-// Counting owners needs no schedule.
-pub(crate) use std::sync::{Arc, Weak};
-
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{
-    Mutex, MutexGuard,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{
-    Mutex, MutexGuard,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 

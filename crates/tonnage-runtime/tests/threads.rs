@@ -10,11 +10,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot start has failed")]
 #![cfg(not(feature = "shuttle"))]
 
-mod raw;
+use std::sync::{Arc, Mutex};
 
-use std::sync::Mutex;
-
-use raw::visit;
 use tonnage_alloc::StreamId;
 use tonnage_alloc::tonnage::Settings;
 use tonnage_device_host::HostDevice;
@@ -52,13 +49,13 @@ impl Random {
 }
 
 struct Held {
-    block: Block<HostDevice>,
+    block: Block,
     pattern: u8,
 }
 
 /// One thread with its stream.
 struct Program<'a> {
-    runtime: &'a Runtime<HostDevice>,
+    runtime: &'a Arc<Runtime<HostDevice>>,
     front: Front<HostDevice>,
     stream: StreamId,
     random: Random,
@@ -72,7 +69,7 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    fn edges(block: &Block<HostDevice>) -> [tonnage_alloc::DeviceAddr; 2] {
+    fn edges(block: &Block) -> [tonnage_alloc::DeviceAddr; 2] {
         [block.addr(), block.addr().offset(block.size() - EDGE)]
     }
 
@@ -92,12 +89,13 @@ impl Program<'_> {
         assert!(block.size() >= bytes);
         let pattern = self.random.below(256) as u8;
         let stream = self.stream;
-        visit(self.runtime, |device| {
-            for edge in Self::edges(&block) {
-                device.enqueue_fill(stream, edge, EDGE, pattern);
-            }
-        })
-        .unwrap();
+        self.runtime
+            .with_device(|device| {
+                for edge in Self::edges(&block) {
+                    device.enqueue_fill(stream, edge, EDGE, pattern);
+                }
+            })
+            .unwrap();
         self.live += block.size();
         self.held.push(Held { block, pattern });
     }
@@ -105,16 +103,17 @@ impl Program<'_> {
     /// Lets the block's stream catch up and compares its pattern.
     fn check(&self, held: &Held) {
         let (stream, pattern) = (held.block.stream(), held.pattern);
-        visit(self.runtime, |device| {
-            let ran = device.run_stream(stream);
-            assert_eq!(ran, Ok(()), "memory was unmapped while a stream used it");
-            for edge in Self::edges(&held.block) {
-                let mut bytes = [0; EDGE as usize];
-                device.read(edge, &mut bytes).unwrap();
-                assert_eq!(bytes, [pattern; EDGE as usize], "a block has changed");
-            }
-        })
-        .unwrap();
+        self.runtime
+            .with_device(|device| {
+                let ran = device.run_stream(stream);
+                assert_eq!(ran, Ok(()), "memory was unmapped while a stream used it");
+                for edge in Self::edges(&held.block) {
+                    let mut bytes = [0; EDGE as usize];
+                    device.read(edge, &mut bytes).unwrap();
+                    assert_eq!(bytes, [pattern; EDGE as usize], "a block has changed");
+                }
+            })
+            .unwrap();
     }
 
     fn free_one(&mut self, checked: bool) {
@@ -124,7 +123,7 @@ impl Program<'_> {
         if checked {
             self.check(&held);
         }
-        drop(held.block);
+        self.front.free(held.block).unwrap();
     }
 
     fn step(&mut self) {
@@ -148,7 +147,7 @@ impl Program<'_> {
                     if self.random.below(4) == 0 {
                         self.check(&held);
                     }
-                    drop(held.block);
+                    self.front.free(held.block).unwrap();
                 }
             }
             18 if !self.held.is_empty() => {
@@ -157,13 +156,12 @@ impl Program<'_> {
                 self.live -= held.block.size();
                 self.check(&held);
                 let side = StreamId(0x9000 + self.stream.0);
-                held.block.record_stream(side).unwrap();
+                self.front.record_stream(&mut held.block, side).unwrap();
                 let addr = held.block.addr();
-                visit(self.runtime, |device| {
-                    device.enqueue_fill(side, addr, EDGE, 0xEE);
-                })
-                .unwrap();
-                drop(held.block);
+                self.runtime
+                    .with_device(|device| device.enqueue_fill(side, addr, EDGE, 0xEE))
+                    .unwrap();
+                self.front.free(held.block).unwrap();
             }
             19 if self.random.below(500) == 0 => self.runtime.empty_cache().unwrap(),
             _ => {}
@@ -174,7 +172,7 @@ impl Program<'_> {
 #[expect(clippy::print_stderr, reason = "figures for whoever runs all of it")]
 fn run(threads: u64, operations: u64) {
     let device = HostDevice::new(TOTAL).unwrap();
-    let runtime = Runtime::new(device, Settings::default());
+    let runtime = Arc::new(Runtime::new(device, Settings::default()));
     let given_away = Mutex::new(Vec::new());
     let refused: u64 = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -212,7 +210,7 @@ fn run(threads: u64, operations: u64) {
             .sum()
     });
     for held in given_away.into_inner().unwrap() {
-        drop(held.block);
+        runtime.free_block(held.block).unwrap();
     }
     assert_eq!(runtime.check(), Ok(()));
     assert_eq!(
@@ -230,7 +228,7 @@ fn run(threads: u64, operations: u64) {
         "every request took the lock"
     );
     runtime.close().unwrap();
-    let events = visit(&runtime, |device| device.live_events());
+    let events = runtime.with_device(|device| device.live_events());
     assert_eq!(events, Ok(0));
     eprintln!(
         "{threads} threads: {} requests reached the allocator, {} pages moved, {} waits, {refused} refused",

@@ -121,7 +121,8 @@ impl<D: Device, O: Observer> Allocator<D, O> {
 
     fn refuse_while_capturing(&self) -> Result<(), PolicyError> {
         if self.capturing {
-            return Err(PolicyError::Captured);
+            let reason = "a stream is captured into a graph";
+            return Err(PolicyError::Refused(reason.to_owned()));
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ impl<D: Device, O: Observer> Policy for Allocator<D, O> {
 
     #[inline]
     fn free(&mut self, addr: DeviceAddr) -> Result<(), PolicyError> {
-        self.take_back(addr, false).map(drop)
+        self.take_back(addr, false)
     }
 
     fn record_stream(&mut self, addr: DeviceAddr, stream: StreamId) -> Result<(), PolicyError> {
@@ -63,7 +63,8 @@ impl<D: Device, O: Observer> Policy for Allocator<D, O> {
 
     fn close(&mut self) -> Result<(), PolicyError> {
         if self.capturing {
-            return Err(PolicyError::Captured);
+            let reason = "a stream is captured into a graph";
+            return Err(PolicyError::Refused(reason.to_owned()));
         }
         Ok(self.shut()?)
     }

@@ -2,6 +2,8 @@
 //! One command, one file, one function.
 
 #[cfg(feature = "jobs")]
+pub(crate) mod attach;
+#[cfg(feature = "jobs")]
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod convert;
