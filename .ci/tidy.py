@@ -21,7 +21,7 @@ SPDX = "SPDX-License-Identifier: MIT OR Apache-2.0"
 # Locks and once-made values that a fork does not hold; `fork.rs` has those that it does.
 UNHELD = re.compile(r"\bstatic\s+\w+\s*:[^;=]*?\b(LazyLock|Mutex|Once|OnceLock|ReentrantLock|RwLock|Condvar|Barrier)\b")
 STANDIN = "crates/tonnage-standin/src/"
-UNSAFE_CRATES = {"tonnage-device-cuda", "tonnage-device-host", "tonnage-standin", "tonnage-torch"}
+UNSAFE_CRATES = {"tonnage-device-cuda", "tonnage-device-host", "tonnage-runtime", "tonnage-standin", "tonnage-torch"}
 # From the bottom up. A crate depends only on crates of lower layers; tests may use what they like.
 LAYERS = (
     {"tonnage-text"},

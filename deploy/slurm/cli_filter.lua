@@ -90,6 +90,8 @@ function slurm_cli_pre_submit(options, pack_offset)
 	end
 	if answer.action == "fill" and not fill(options, answer) then
 		tonnage.not_written(answer)
+	elseif answer.action == "whole" then
+		options["gres"] = tonnage.joined(options["gres"], tonnage.whole(answer))
 	end
 	if answer.action == "refuse" then
 		slurm.log_error("tonnage: %s", answer.message)

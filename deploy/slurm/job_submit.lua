@@ -46,7 +46,7 @@ local function fill(job, answer)
 	return true
 end
 
-local function ask(job)
+local function ask(job, user)
 	local question = {
 		folder = job.work_dir,
 		asked = {
@@ -67,14 +67,14 @@ local function ask(job)
 		end
 	end
 	if not job.script then
-		return tonnage.ask(question, tonnage.seconds("controller_seconds", SECONDS))
+		return tonnage.ask_within_cost(user, question, tonnage.seconds("controller_seconds", SECONDS))
 	end
 	question.environment = function(name)
 		return job.environment[name]
 	end
 	return tonnage.with_script(job.script, function(path)
 		question.script = path
-		return tonnage.ask(question, tonnage.seconds("controller_seconds", SECONDS))
+		return tonnage.ask_within_cost(user, question, tonnage.seconds("controller_seconds", SECONDS))
 	end)
 end
 
@@ -91,9 +91,11 @@ function slurm_job_submit(job, partitions, uid)
 			return slurm.SUCCESS
 		end
 	end
-	local answer = ask(job)
+	local answer = ask(job, uid)
 	if answer.action == "fill" and not fill(job, answer) then
 		tonnage.not_written(answer)
+	elseif answer.action == "whole" then
+		job.gres = tonnage.joined(job.gres, tonnage.whole(answer))
 	end
 	if answer.action == "refuse" then
 		slurm.log_user("tonnage: %s", answer.message)

@@ -18,6 +18,9 @@ local MOST_COMMAND = 120000
 local MOST_ANSWER = 65536
 -- The longest that a hook may wait.
 local MOST_SECONDS = 60
+-- In the controller, what the jobs of one user may cost within WINDOW seconds, in milliseconds. An answer within FREE is
+-- not counted: a user may submit as many ordinary jobs as slurmctld takes.
+local WINDOW, FREE, MOST_COST, MOST_COST_OF_ALL = 10, 100, 1000, 3000
 -- A reason is one line.
 local MOST_REASON = 500
 -- What PyTorch's allocator reads, so that a forecast depends on it.
@@ -55,32 +58,35 @@ function tonnage.seconds(name, default)
 	return seconds and seconds >= 1 and seconds <= MOST_SECONDS and seconds or default
 end
 
--- What a shell command printed, and its exit code.
+-- What a shell command printed, its exit code, and a problem or how many milliseconds it took.
 local function run(command)
 	if #command > MOST_COMMAND then
 		return "", nil, "the words of the job are too long to be passed on"
 	end
-	-- Lua 5.1 does not tell how a command ended, so it is printed at the end.
-	local pipe, problem = io.popen(command .. "; printf '\\nexit=%s\\n' $?", "r")
+	-- Lua 5.1 does not tell how a command ended, and has no clock for parts of a second, so both are printed at the end.
+	local now = "$(date +%s%3N)"
+	local last = "; code=$?; printf '\\nexit=%s took=%s\\n' $code $((" .. now .. " - began))"
+	local pipe, problem = io.popen("began=" .. now .. "; " .. command .. last, "r")
 	if not pipe then
 		return "", nil, problem
 	end
 	local printed = pipe:read(MOST_ANSWER) or ""
 	pipe:close()
-	local text, code = printed:match("^(.*)\nexit=(%d+)\n$")
+	local text, code, took = printed:match("^(.*)\nexit=(%d+) took=(%-?%d+)\n$")
 	if not code then
 		return "", nil, "it printed too much"
 	end
-	return text, tonumber(code)
+	return text, tonumber(code), nil, tonumber(took)
 end
 
 -- What is to be done if there is no answer.
-local function failed(reason)
+local function failed(reason, milliseconds)
 	reason = "it could not be asked: " .. one_line(reason):sub(1, MOST_REASON)
+	local action, what = "advise", "; the job continues as requested"
 	if tonnage.enforces() then
-		return { action = "refuse", message = reason .. "; no job is accepted here without its answer" }
+		action, what = "refuse", "; no job is accepted here without its answer"
 	end
-	return { action = "advise", message = reason .. "; the job continues as requested" }
+	return { action = action, message = reason .. what, milliseconds = milliseconds }
 end
 
 -- Asks about a job, which has these fields:
@@ -92,8 +98,8 @@ end
 --   asked        what was asked for of gres and TRES: { option = value }
 --   environment  a function that tells what a variable is in the job; without it, the job has this environment
 --
--- The answer has `action` (none, advise, fill or refuse) and, as far as they are known, `message`, `forecast`, `tasks`
--- and `shards` (of each task). It takes at most `seconds`, and one more if the command must be killed.
+-- The answer has `action` (none, advise, fill, whole or refuse) and, as far as they are known, `message`, `forecast`,
+-- `tasks`, `shards` (of each task) and `milliseconds` (how long it took). It takes at most `seconds`, and one more if the command must be killed.
 function tonnage.ask(job, seconds)
 	local command = {}
 	local function add(text)
@@ -132,25 +138,51 @@ function tonnage.ask(job, seconds)
 	add("</dev/null 2>&1")
 
 	local began = os.time()
-	local text, code, problem = run(table.concat(command, " "))
+	local text, code, problem, took = run(table.concat(command, " "))
 	-- 124 is of `timeout`; 137 is what had to be killed for it, or was killed by others.
 	if code == 124 or code == 137 and os.time() - began >= seconds then
-		return failed(string.format("no answer within %d s", seconds))
+		return failed(string.format("no answer within %d s", seconds), took)
 	elseif code ~= 0 and code ~= 1 then
-		return failed(one_line(text) ~= "" and text or problem or string.format("it ended with code %d", code))
+		return failed(one_line(text) ~= "" and text or problem or string.format("it ended with code %d", code), took)
 	end
 	local answer = {}
 	for name, value in text:gmatch("(%l+)=([^\n]*)") do
 		answer[name] = one_line(value)
 	end
 	answer.tasks, answer.shards = tonumber(answer.tasks), tonumber(answer.shards)
+	answer.milliseconds = took
 	if code == 1 then
 		answer.action = "refuse"
 	end
 	if answer.action == "fill" and not (answer.tasks and answer.shards) or not answer.action then
-		return failed("the answer is not understood: " .. text)
+		return failed("the answer is not understood: " .. text, took)
 	end
 	return answer
+end
+
+-- What jobs cost in this window, by user; `all` is their sum.
+local window, costs = 0, { all = 0 }
+
+-- Asks about a job of a user unless the jobs of this user, or all jobs, have cost too much lately: slurmctld waits for
+-- each answer with its locks held.
+function tonnage.ask_within_cost(user, job, seconds)
+	local now = os.time()
+	if now - window >= WINDOW or now < window then
+		window, costs = now, { all = 0 }
+	end
+	if (costs[user] or 0) >= MOST_COST or costs.all >= MOST_COST_OF_ALL then
+		return failed(string.format("lately submitted jobs took too long to read; submit again in %d s", WINDOW))
+	end
+	local answer = tonnage.ask(job, seconds)
+	local cost = math.max(0, (answer.milliseconds or 0) - FREE)
+	costs[user] = (costs[user] or 0) + cost
+	costs.all = costs.all + cost
+	return answer
+end
+
+-- What asks for one whole GPU for each task: of all tasks together, where a version cannot ask for each task.
+function tonnage.whole(answer)
+	return string.format("gpu:%d", answer.tasks or 1)
 end
 
 -- Makes an answer that cannot be written into the job one that is only said.
@@ -183,7 +215,7 @@ end
 -- Anyone can write one: it says that the user has been told, and nothing is allowed because of it.
 function tonnage.marked(comment, answer)
 	local words = { "tonnage", answer.action }
-	if answer.action == "fill" then
+	if answer.action == "fill" and answer.shards then
 		words[#words + 1] = string.format("%dx%d", answer.tasks, answer.shards)
 	end
 	words[#words + 1] = answer.forecast

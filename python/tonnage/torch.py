@@ -22,8 +22,10 @@ import contextlib
 import ctypes
 import os
 import pickle
+import re
 import runpy
 import sys
+import tempfile
 import typing
 import warnings
 
@@ -84,7 +86,12 @@ def is_installed() -> bool:
     return _installed is not None
 
 
-def install(plan: "str | os.PathLike[str] | None" = None, events: int = 65536) -> None:
+def install(
+    plan: "str | os.PathLike[str] | None" = None,
+    events: int = 65536,
+    tenant: "str | None" = None,
+    quota: "int | str | None" = None,
+) -> None:
     """Lets PyTorch take its GPU memory from tonnage's allocator.
 
     It has to be called before the first use of CUDA in the process, and stays until the process ends. A second call
@@ -95,10 +102,21 @@ def install(plan: "str | os.PathLike[str] | None" = None, events: int = 65536) -
     and nothing else.
 
     `events` is how many of the last events are kept for `events()`, rounded up to a power of two: 32 bytes each.
+
+    `tenant` and `quota` share the GPU with other processes of the same user that have them too. `tenant` is a name for
+    this process, `quota` the memory that it may hold: bytes, or a text such as "8GiB". A tensor above the quota raises
+    `torch.OutOfMemoryError` here and nowhere else. The first tensor raises `RuntimeError` if the name is in use, or if
+    the quotas of all processes are more than the GPU has. A process that ends, however it ends, leaves its quota to
+    others. CUDA's context and memory of other libraries do not count.
     """
     global _installed
+    if (tenant is None) != (quota is None):
+        raise ValueError("tenant and quota belong together: install(tenant='eval', quota='8GiB')")
     if _installed is not None:
+        if tenant is not None:
+            raise RuntimeError("tonnage's allocator is installed already; give tenant and quota to the first install()")
         return
+    held_to = None if quota is None else _bytes(quota)
     path = library()
     allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "tonnage_malloc", "tonnage_free")
     functions = ctypes.CDLL(path)
@@ -113,6 +131,8 @@ def install(plan: "str | os.PathLike[str] | None" = None, events: int = 65536) -
         getattr(plugged, method)(ctypes.cast(getattr(functions, name), ctypes.c_void_p).value)
     if plan is not None:
         _set_plan(functions, os.fspath(plan))
+    if tenant is not None and held_to is not None:
+        _share(functions, tenant, held_to)
     if events < 0:
         raise ValueError(f"events={events}: a number of events is not negative")
     functions.tonnage_keep_events.argtypes = [ctypes.c_size_t]
@@ -171,6 +191,37 @@ def _set_plan(functions: ctypes.CDLL, path: str) -> None:
         _answer(functions.tonnage_set_plan, text, len(text))
     except RuntimeError as error:
         raise ValueError(f"{path}: {error}; `tonnage plan RECORDING --for-runtime -o {path}` writes a plan") from None
+
+
+def _bytes(size: "int | str") -> int:
+    """A number of bytes, or a text such as "8GiB" or "500 MB"."""
+    if isinstance(size, int):
+        number, unit = float(size), "B"
+    else:
+        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?i?)B\s*", size)
+        if found is None:
+            raise ValueError(f"quota={size!r}: write a size such as '8GiB' or '500MiB'")
+        number, unit = float(found[1]), found[2].upper()
+    if number <= 0:
+        raise ValueError(f"quota={size!r}: a quota is more than 0 bytes")
+    base = 1024 if unit.endswith("I") else 1000
+    return int(number * base ** " KMGT".index(unit[0] if unit and unit != "B" else " "))
+
+
+def _share(functions: ctypes.CDLL, tenant: str, quota: int) -> None:
+    folder = os.environ.get("TONNAGE_SHARE_DIR") or os.path.join(tempfile.gettempdir(), f"tonnage-gpus-{os.getuid()}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    state = os.stat(folder)
+    if state.st_uid != os.getuid() or state.st_mode & 0o022:
+        raise RuntimeError(
+            f"{folder} belongs to another user, or others may write to it; remove it, or set TONNAGE_SHARE_DIR to a "
+            "folder of your own"
+        )
+    path, name = os.fsencode(folder), tenant.encode()
+    size, text = ctypes.c_size_t, ctypes.c_char_p
+    functions.tonnage_share.argtypes = [text, size, text, size, ctypes.c_uint64, text, size]
+    functions.tonnage_share.restype = ctypes.c_int64
+    _answer(functions.tonnage_share, path, len(path), name, len(name), quota)
 
 
 def begin_step() -> None:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """How long a free and a request take: torch's real allocator, driven from C++, beside tonnage's own.
 
-    cargo build --release && cargo build --release -p tonnage-alloc --example torch_speed
-    TONNAGE=target/release/tonnage TORCH_PYTHON=.venv/bin/python TORCH_SPEED=target/release/examples/torch_speed \\
-        .venv/bin/python tests/allocator/speed.py
+    cargo build --release && cargo build --release -p tonnage-torch -p tonnage-alloc --example torch_speed --lib
+    TONNAGE=target/release/tonnage TORCH_PYTHON=.venv/bin/python PLUGIN=target/release/libtonnage_torch.so \\
+        TORCH_SPEED=target/release/examples/torch_speed .venv/bin/python tests/allocator/speed.py
 
 So many blocks are live, and then, 100,000 times, a random one is freed and a random size is requested in its place.
-Both run the same calls with the same loop (`tests/torch/speed_allocator.py` reports what is in torch's figure) and take
+tonnage is measured twice: the functions that PyTorch calls in the plugin, from C++, and the crate without them. All
+run the same calls with the same loop (`tests/torch/speed_allocator.py` reports what is in torch's figure) and take
 turns. Nanoseconds of the processor for a pair: best round, and the median of the turns' medians.
 """
 
+import os
 import statistics
 import sys
 import tempfile
@@ -20,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
 from speed_allocator import ROUNDS, TURNS, build, policy_figures, torch_figures
 
 PAIRS = 100_000
-LOADS = [(1, 1), (1000, 1), (10_000, 1), (1000, 64), (10_000, 8)]
+LOADS = [(1, 0), (1, 1), (1000, 1), (10_000, 1), (1000, 64), (10_000, 8)]
 
 
 def calls(live, mebibytes):
@@ -32,10 +34,13 @@ def calls(live, mebibytes):
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
         return (state >> 20) % limit
 
-    lines = [f"a {slot} {512 + below(mebibytes << 20)} 0" for slot in range(live)]
+    def size():
+        return 512 + below(mebibytes << 20) if mebibytes else 4096
+
+    lines = [f"a {slot} {size()} 0" for slot in range(live)]
     for _ in range(PAIRS):
         slot = below(live)
-        lines += [f"f {slot}", f"a {slot} {512 + below(mebibytes << 20)} 0"]
+        lines += [f"f {slot}", f"a {slot} {size()} 0"]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -44,21 +49,21 @@ def main():
         folder = Path(name)
         program = build(folder)
         print(f"ns per pair: best of {TURNS} x {ROUNDS} rounds, and the median of the turns' medians")
-        print(f"{'live':>7} {'up to':>8} {'torch':>17} {'tonnage':>15} {'ratio':>11}")
+        print(f"{'live':>7} {'up to':>8} {'torch':>17} {'plugin':>17} {'ratio':>11} {'crate':>17}")
         for live, mebibytes in LOADS:
             trace = folder / "calls.txt"
             trace.write_text(calls(live, mebibytes))
-            torch, own = [], []
+            torch, plugin, crate = [], [], []
             for _ in range(TURNS):
                 torch.append(torch_figures(program, trace, folder))
-                own.append(policy_figures(trace, POLICY="tonnage"))
-            best = [2 * min(turn[0] for turn in turns) for turns in (torch, own)]
-            median = [2 * statistics.median(turn[1] for turn in turns) for turns in (torch, own)]
-            print(
-                f"{live:>7,} {mebibytes:>4} MiB {best[0]:>8.1f} {median[0]:>8.1f} {best[1]:>7.1f} {median[1]:>7.1f}"
-                f" {best[0] / best[1]:>5.1f} {median[0] / median[1]:>5.1f}",
-                flush=True,
-            )
+                plugin.append(torch_figures(program, trace, folder, PLUGIN=os.environ["PLUGIN"]))
+                crate.append(policy_figures(trace, POLICY="tonnage"))
+            best = [2 * min(turn[0] for turn in turns) for turns in (torch, plugin, crate)]
+            median = [2 * statistics.median(turn[1] for turn in turns) for turns in (torch, plugin, crate)]
+            figures = [f"{one:>8.1f} {other:>8.1f}" for one, other in zip(best, median)]
+            ratio = f"{best[0] / best[1]:>5.1f} {median[0] / median[1]:>5.1f}"
+            size = f"{mebibytes} MiB" if mebibytes else "4 KiB"
+            print(f"{live:>7,} {size:>8} {figures[0]} {figures[1]} {ratio} {figures[2]}", flush=True)
 
 
 if __name__ == "__main__":

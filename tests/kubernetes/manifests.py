@@ -19,6 +19,7 @@ PLACES = {
     "Job": ("/apis/batch/v1", "jobs", True),
     "MutatingWebhookConfiguration": ("/apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False),
     "Namespace": ("/api/v1", "namespaces", False),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies", True),
     "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims", True),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets", True),
     "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles", True),

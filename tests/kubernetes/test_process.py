@@ -18,6 +18,7 @@ import ssl
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from webhook import Authority, Webhook, wait
+from webhook import Authority, Webhook, free_port, wait
 
 RECORDED = Path(__file__).resolve().parents[2] / "crates/tonnage-admit/tests/recorded"
 REVIEW = json.loads((RECORDED / "admission-review.json").read_text())
@@ -294,3 +295,68 @@ def test_whoever_talks_nonsense_or_not_at_all_is_not_waited_for(server: Server) 
     for one in silent:
         one.close()
     assert webhook.get("/readyz") == 200
+
+
+def test_slow_and_silent_clients_leave_the_others_their_answers(server: Server) -> None:
+    server.pods = [POD]
+    webhook = start(server)
+    # More than the reviews that were read at a time before, each with a body that does not come.
+    head = b"POST /claims HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n\r\n{"
+    context = ssl.create_default_context(cafile=str(webhook.authority.certificate))
+    slow = []
+    for _ in range(70):
+        plain = socket.create_connection(("127.0.0.1", webhook.port), 20, source_address=("127.0.0.2", 0))
+        slow.append(context.wrap_socket(plain, server_hostname="localhost"))
+        slow[-1].sendall(head)
+    began = time.monotonic()
+    assert ask(webhook)["allowed"]
+    took = time.monotonic() - began
+    # One address opens as many connections as it gets, and then some.
+    silent = [
+        socket.create_connection(("127.0.0.1", webhook.port), source_address=("127.0.0.3", 0)) for _ in range(1100)
+    ]
+    time.sleep(1)
+    assert ask(webhook)["allowed"]
+    for one in [*slow, *silent]:
+        one.close()
+    assert took < 1.5, f"{took} s: as long as the slow clients had"
+
+
+def test_probes_and_metrics_have_a_port_of_their_own(server: Server) -> None:
+    webhook = Webhook(server, Path(os.environ["TONNAGE_ADMIT"]), server.folder / "store")
+    port = free_port()
+    webhook.more = ["--status-listen", f"127.0.0.1:{port}"]
+    webhook.start("enforce")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        assert b"tonnage_admit_ready 1" in answer.read()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=20) as answer:
+        assert answer.status == 200
+    # A client that sends reviews does not read the names of teams.
+    assert webhook.get("/metrics") == 404
+
+
+def test_a_job_without_a_forecast_may_have_a_gpu_of_any_size(server: Server) -> None:
+    large = json.loads(json.dumps(SLICE).replace("81559Mi", "143771Mi"))
+    large["metadata"]["name"] = "large"
+    server.slices = [SLICE, large]
+    webhook = start(server)
+    response = ask(webhook)
+    assert response["allowed"] and patched(response) == []
+    assert "takes whole GPUs, of whichever size" in response["warnings"][0]
+
+
+def test_only_new_files_of_a_store_are_read(server: Server) -> None:
+    store = server.folder / "store"
+    (store / "forecasts/abc").mkdir(parents=True)
+    webhook = start(server)
+
+    def reads() -> list[Any]:
+        return [line for line in webhook.lines() if line["event"] == "forecasts read"]
+
+    wait("read", reads)
+    (store / "forecasts/abc/damaged.json").write_text("{")
+    wait("read again", lambda: reads()[-1]["damaged"], 30)
+    # Nothing has changed since: the store is not read again.
+    count = len(reads())
+    time.sleep(5)
+    assert len(reads()) == count

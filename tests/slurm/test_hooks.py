@@ -213,3 +213,32 @@ def test_a_site_calls_the_hook_from_its_own(site, record):
         install(ours, 4)
     answer = site.other_client("sbatch", "--wrap", "true")
     assert (answer.code, answer.err, len(record())) == (0, "", 2)
+
+
+def test_a_script_that_names_a_large_file_thousands_of_times_is_answered_soon(site, tmp_path):
+    (tmp_path / "big.bin").write_bytes(os.urandom(4 << 20))
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\nexit\n" + "python train.py " + " ".join(["big.bin"] * 8000) + "\n")
+    (tmp_path / "store").mkdir()
+    site.set("enforce", tmp_path / "store", 10)
+    began = time.monotonic()
+    answer = site.other_client("sbatch", script.name, folder=tmp_path)
+    took = time.monotonic() - began
+    assert "no forecast of this job" in answer.err, answer
+    assert took < 8, took
+
+
+def test_jobs_that_take_long_to_read_are_not_read_all_the_time(site, tmp_path):
+    double(site, tmp_path, f"sleep 0.7; echo action=none; echo asked >> {tmp_path}/asked")
+    for mode in ["fill", "enforce"]:
+        (tmp_path / "asked").unlink(missing_ok=True)
+        site.set(mode, tmp_path)
+        # The costs of a window end with it.
+        time.sleep(11)
+        answers = [site.other_client("sbatch", "--wrap", "true", folder=tmp_path) for _ in range(6)]
+        asked = (tmp_path / "asked").read_text().count("asked")
+        # Two answers cost more than a second, on a busy machine one; where the window ended meanwhile, as many more.
+        assert 1 <= asked <= 4, answers
+        refused = [answer for answer in answers if "took too long to read" in answer.err]
+        assert len(refused) == 6 - asked
+        assert all((answer.code != 0) == (mode == "enforce") for answer in refused), refused

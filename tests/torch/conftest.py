@@ -122,6 +122,7 @@ WHOLE = (
     "test_kernels.py::test_what_compiled_code_changes_in_place",
     "test_kernels.py::test_without_values_kernels_do_nothing",
     "test_plugged.py::test_a_module_is_run_as_python_does",
+    "test_plugged.py::test_a_quota_is_the_limit_of_its_process",
     "test_plugged.py::test_a_plan_of_a_dry_run_places_every_block",
     "test_plugged.py::test_a_snapshot_of_a_training_goes_back",
     "test_plugged.py::test_a_transformer_fits_on_a_smaller_gpu",

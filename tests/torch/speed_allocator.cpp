@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The loop of the example `torch_speed`, around the real allocator of torch: `speed_allocator ROUNDS TRACE…`.
+// The loop of the example `torch_speed`, around the real allocator of torch, or around the functions of the library that
+// the variable PLUGIN names: `speed_allocator ROUNDS TRACE…`.
 //
 // A trace is a text of lines `a NAME BYTES STREAM` and `f NAME`. It is run over and over on one allocator, what is left
 // alive freed in between; a round is at least 200 000 events. Prints nanoseconds of the
@@ -61,12 +62,42 @@ static double processor_time() {
     return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
 }
 
-static void measure(const char* path, int rounds) {
+// torch's own allocator.
+struct Native {
+    c10::cuda::CUDACachingAllocator::CUDAAllocator* torch = c10::cuda::CUDACachingAllocator::get();
+    void* request(size_t bytes, cudaStream_t stream) { return torch->raw_alloc_with_stream(bytes, stream); }
+    void free(void* block) { torch->raw_delete(block); }
+    void empty() { torch->emptyCache(); }
+};
+
+// The functions that `CUDAPluggableAllocator` calls in tonnage's library. Its own lock and table are not part of it.
+struct Plugin {
+    void* library;
+    void* (*malloc)(ssize_t, int, cudaStream_t);
+    void (*release)(void*, size_t, int, cudaStream_t);
+    void (*empty_cache)();
+
+    explicit Plugin(const char* path) : library(dlopen(path, RTLD_NOW)) {
+        if (library == nullptr) {
+            std::fprintf(stderr, "%s\n", dlerror());
+            std::exit(1);
+        }
+        malloc = reinterpret_cast<decltype(malloc)>(dlsym(library, "tonnage_malloc"));
+        release = reinterpret_cast<decltype(release)>(dlsym(library, "tonnage_free"));
+        empty_cache = reinterpret_cast<decltype(empty_cache)>(dlsym(library, "tonnage_empty_cache"));
+        reinterpret_cast<void (*)()>(dlsym(library, "tonnage_complete"))();
+    }
+    void* request(size_t bytes, cudaStream_t stream) { return malloc(static_cast<ssize_t>(bytes), 0, stream); }
+    void free(void* block) { release(block, 0, 0, nullptr); }
+    void empty() { empty_cache(); }
+};
+
+template <typename Allocator>
+static void measure(Allocator& allocator, const char* path, int rounds) {
     const auto calls = read(path);
     size_t slots = 0;
     for (const auto& call : calls) slots = std::max(slots, call.slot + 1);
     std::vector<void*> live(slots, nullptr);
-    auto* torch = c10::cuda::CUDACachingAllocator::get();
     const size_t repeats = std::max<size_t>(1, 200000 / std::max<size_t>(1, calls.size()));
     std::vector<double> times;
     size_t events = 0;
@@ -76,16 +107,16 @@ static void measure(const char* path, int rounds) {
         for (size_t repeat = 0; repeat < repeats; repeat++) {
             for (const auto& call : calls) {
                 if (call.is_request) {
-                    live[call.slot] = torch->raw_alloc_with_stream(call.bytes, call.stream);
+                    live[call.slot] = allocator.request(call.bytes, call.stream);
                 } else if (live[call.slot] != nullptr) {
-                    torch->raw_delete(live[call.slot]);
+                    allocator.free(live[call.slot]);
                     live[call.slot] = nullptr;
                 }
             }
             events += calls.size();
             for (auto& block : live) {
                 if (block != nullptr) {
-                    torch->raw_delete(block);
+                    allocator.free(block);
                     block = nullptr;
                     events++;
                 }
@@ -96,12 +127,19 @@ static void measure(const char* path, int rounds) {
     std::sort(times.begin(), times.end());
     std::printf("torch %.1f %.1f %zu\n", times.front(), times[times.size() / 2], calls.size());
     std::fflush(stdout);
-    torch->emptyCache();
+    allocator.empty();
 }
 
 int main(int count, char** arguments) {
     if (count < 3) return 2;
     c10::cuda::CUDACachingAllocator::init(c10::cuda::device_count());
     c10::cuda::set_device(0);
-    for (int index = 2; index < count; index++) measure(arguments[index], std::atoi(arguments[1]));
+    const int rounds = std::atoi(arguments[1]);
+    if (const char* library = std::getenv("PLUGIN")) {
+        Plugin plugin(library);
+        for (int index = 2; index < count; index++) measure(plugin, arguments[index], rounds);
+    } else {
+        Native native;
+        for (int index = 2; index < count; index++) measure(native, arguments[index], rounds);
+    }
 }

@@ -65,10 +65,10 @@ def build(folder):
     return program
 
 
-def torch_figures(program, trace, folder):
+def torch_figures(program, trace, folder, **variables):
     command = [os.environ["TONNAGE"], "run", "--capacity", "1TiB", "--address-order", "ascending", "--no-progress"]
     command += ["-o", folder / "run.tonnage", "--", program, ROUNDS, trace]
-    environment = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=os.environ.get("CONF", ""))
+    environment = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=os.environ.get("CONF", ""), **variables)
     output = subprocess.run(command, capture_output=True, text=True, env=environment)
     (folder / "run.tonnage").unlink(missing_ok=True)
     lines = [line for line in output.stdout.splitlines() if line.startswith("torch ")]

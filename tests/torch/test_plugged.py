@@ -330,3 +330,42 @@ def test_a_module_is_run_as_python_does(tmp_path):
         assert installed == "installed ours" and said.startswith(ran), (arguments, done.stdout)
     none = subprocess.run([PYTHON, str(starter)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert none.returncode == 2 and "name a script, or a module with -m" in none.stderr
+
+
+def test_processes_share_a_gpu_by_agreement(tonnage, tmp_path):
+    command = [PYTHON, str(SCRIPTS / "plugged_tenants.py"), LIBRARY, str(tmp_path / "leases")]
+    result = tonnage(None, command=command, options=["--gpu", "rtx3090"], json=False)
+    assert "every quota was kept" in result.out, result.out + result.err
+
+
+def test_a_quota_is_the_limit_of_its_process(tonnage, tmp_path):
+    script = tmp_path / "tenant.py"
+    script.write_text(
+        "import sys, torch\n"
+        "half = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')\n"
+        "try:\n"
+        "    torch.empty(2 << 30, dtype=torch.uint8, device='cuda')\n"
+        "except torch.OutOfMemoryError as error:\n"
+        "    print('fence:', error)\n"
+        "try:\n"
+        "    sys.modules['tonnage.torch'].install(tenant='other', quota='1GiB')\n"
+        "except RuntimeError as error:\n"
+        "    print(error)\n"
+        "sizes = ['8GiB', '500 MB', '1.5GiB', 7]\n"
+        "print('sizes', [sys.modules['tonnage.torch']._bytes(size) for size in sizes])\n"
+    )
+    result = tonnage(
+        None,
+        command=plugged(str(script)),
+        options=["--gpu", "rtx3090"],
+        json=False,
+        TENANT="eval",
+        QUOTA="2GiB",
+        TONNAGE_SHARE_DIR=str(tmp_path / "leases"),
+    )
+    assert result.code == 0, result.out + result.err
+    fence = next(line for line in result.out.splitlines() if line.startswith("fence:"))
+    assert "CUDA out of memory. Tried to allocate 2.00 GiB." in fence
+    assert "This process, 'eval' (" in fence and "holds 1.00 GiB of its quota of 2.00 GiB." in fence
+    assert "tonnage's allocator is installed already; give tenant and quota to the first install()" in result.out
+    assert f"sizes {[8 << 30, 500_000_000, 3 << 29, 7]}" in result.out

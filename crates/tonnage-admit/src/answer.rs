@@ -89,7 +89,7 @@ pub fn answer(
     if requests.is_empty() {
         return Answer::default();
     }
-    let Some(largest) = gpus.largest else {
+    let Some(sizes) = gpus.sizes else {
         let reason = format!("no GPU of {} has reported its memory yet", settings.driver);
         return match mode {
             Mode::Enforce => Answer::refuse(format!("{reason}, so no number can be given")),
@@ -105,7 +105,7 @@ pub fn answer(
         Known::Later => (None, "its forecast is being made".to_owned()),
         Known::Job(job) => {
             let found: Vec<&Forecast> = forecasts.iter().flat_map(|all| all.find(job)).collect();
-            match choose(&found, gpus, largest) {
+            match choose(&found, gpus, sizes.largest) {
                 Ok(forecast) => (Some(forecast), String::new()),
                 Err(reason) if !reason.is_empty() => (None, reason),
                 Err(_) => {
@@ -124,7 +124,7 @@ pub fn answer(
         ..Answer::default()
     };
     for request in &requests {
-        let decision = decide(forecast, request.asked, largest, mode);
+        let decision = decide(forecast, request.asked, sizes, mode);
         if decision.action == Action::None {
             continue;
         }
@@ -134,13 +134,21 @@ pub fn answer(
         };
         match decision.action {
             Action::Refuse => return Answer::refuse(message),
+            // Without a number the scheduler finds a GPU of any size, and the driver gives all of it.
+            Action::Whole if !gpus.whole_by_default => {
+                return Answer::refuse(format!(
+                    "{message}; but {} gives a claim without a number only a part: write a number or the class of \
+                     whole GPUs",
+                    settings.driver
+                ));
+            }
             Action::Fill => {
                 answer
                     .patch
                     .extend(decision.bytes.map(|bytes| request.write(bytes)));
                 answer.written = answer.written.max(decision.bytes);
             }
-            Action::Advise | Action::None => {}
+            Action::Advise | Action::Whole | Action::None => {}
         }
         if !messages.contains(&message) {
             messages.push(message);

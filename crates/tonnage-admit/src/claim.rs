@@ -13,6 +13,9 @@ const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 /// The capacity of a GPU.
 pub(crate) const MEMORY: &str = "memory";
 
+/// Requests of a claim with their alternatives, at most: Kubernetes refuses more than 32 with 8 each, after the webhook.
+const MAX_REQUESTS: usize = 256;
+
 /// The pod for which a claim is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -78,6 +81,9 @@ pub fn requests(
         for (path, wanted) in exactly.chain(alternatives) {
             // A claim that only monitors a device uses none of its memory.
             if classes.contains(&wanted.device_class_name) && wanted.admin_access != Some(true) {
+                if found.len() == MAX_REQUESTS {
+                    return Err(Unreadable("a claim has at most 32 requests".to_owned()));
+                }
                 found.push(read(path, wanted, driver)?);
             }
         }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use tonnage_forecast::admit::Sizes;
 use tonnage_forecast::kubernetes::quantity;
 use tonnage_gpus::Catalogue;
 
@@ -16,6 +17,8 @@ const PRODUCT: &str = "productName";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     memory: u64,
+    /// The part of it that a claim without a number takes.
+    default: u64,
     /// The driver's name of the product; empty if it names none.
     product: String,
 }
@@ -32,8 +35,10 @@ pub struct Devices {
 /// The properties of the GPUs that an answer needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gpus {
-    /// Bytes of the largest; none if no GPU is known.
-    pub largest: Option<u64>,
+    /// Bytes of the largest and of the smallest; none if no GPU is known.
+    pub sizes: Option<Sizes>,
+    /// Whether a claim without a number takes a whole GPU, on each of them: some drivers give it a part.
+    pub whole_by_default: bool,
     /// Their names in the catalogue; a product that is not in it has the driver's name.
     pub products: BTreeSet<String>,
     /// How many there are.
@@ -83,8 +88,16 @@ impl Devices {
             Ok(gpu) => gpu.id.clone(),
             Err(_) => kind.product.clone(),
         };
+        let ends = (self.kinds.first_key_value(), self.kinds.last_key_value());
+        let (Some((smallest, _)), Some((largest, _))) = ends else {
+            return Gpus::default();
+        };
         Gpus {
-            largest: self.kinds.last_key_value().map(|(kind, _)| kind.memory),
+            sizes: Some(Sizes {
+                smallest: smallest.memory,
+                largest: largest.memory,
+            }),
+            whole_by_default: self.kinds.keys().all(|kind| kind.default >= kind.memory),
             products: self.kinds.keys().map(id).collect(),
             count: self.kinds.values().sum(),
         }
@@ -101,8 +114,13 @@ fn kind(device: &Device, driver: &str) -> Option<Kind> {
     let attributes = device.attributes.as_ref();
     let product =
         attributes.and_then(|all| all.get(PRODUCT).or_else(|| all.get(&qualified(PRODUCT))));
+    let bytes = quantity(&memory.value)?;
+    let policy = memory.request_policy.as_ref();
+    let default = policy.and_then(|policy| policy.default.as_deref());
     Some(Kind {
-        memory: quantity(&memory.value)?,
+        memory: bytes,
+        // One that cannot be read is taken for none of it.
+        default: default.map_or(bytes, |text| quantity(text).unwrap_or(0)),
         product: product
             .and_then(|product| product.string.clone())
             .unwrap_or_default(),
@@ -140,14 +158,20 @@ mod tests {
         devices.replace_slice(&slice("b", driver, &["143771Mi", "nonsense"]), driver);
         devices.replace_slice(&slice("c", "memory.example.com", &["1Ti"]), driver);
         let gpus = devices.gpus(&catalogue);
-        assert_eq!((gpus.largest, gpus.count), (Some(143_771 << 20), 3));
+        let mixed = Sizes {
+            smallest: 81_559 << 20,
+            largest: 143_771 << 20,
+        };
+        assert_eq!((gpus.sizes, gpus.count), (Some(mixed), 3));
+        assert!(gpus.whole_by_default);
         assert_eq!(gpus.products, BTreeSet::from(["h100-80gb".to_owned()]));
         // The same slice again replaces what was known of it.
         devices.replace_slice(&slice("b", driver, &["40Gi"]), driver);
-        assert_eq!(devices.gpus(&catalogue).largest, Some(81_559 << 20));
+        let largest = |devices: &Devices| devices.gpus(&catalogue).sizes.map(|sizes| sizes.largest);
+        assert_eq!(largest(&devices), Some(81_559 << 20));
         devices.remove("a");
         devices.remove("a");
-        assert_eq!(devices.gpus(&catalogue).largest, Some(40 << 30));
+        assert_eq!(largest(&devices), Some(40 << 30));
         devices.remove("b");
         assert_eq!(devices.gpus(&catalogue), Gpus::default());
     }

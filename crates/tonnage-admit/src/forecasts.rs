@@ -2,12 +2,13 @@
 //! The forecasts of a folder, kept in memory and read again when the folder has changed.
 
 use std::collections::HashMap;
-use std::fs;
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::sync::Arc;
 
+use tonnage_forecast::ledger::{Observation, ObservedRuns};
 use tonnage_forecast::metrics;
-use tonnage_forecast::{Forecast, JobKey, Store, StoreError};
+use tonnage_forecast::{Forecast, JobKey, Snapshot, Store};
 use tonnage_http::metrics::Exposition;
 
 use crate::job::Job;
@@ -15,9 +16,11 @@ use crate::job::Job;
 /// Forecasts, found by what they were made from.
 #[derive(Debug, Default)]
 pub struct Forecasts {
-    all: Vec<Forecast>,
-    by_command: HashMap<Vec<String>, Vec<usize>>,
-    by_name: HashMap<String, usize>,
+    all: Vec<Arc<Forecast>>,
+    /// By hashes of commands and names, which take less memory than these: a job is compared with what it finds.
+    by_command: HashMap<u64, Vec<u32>>,
+    by_name: HashMap<u64, u32>,
+    hasher: RandomState,
     /// Why there is none of a job, by the job's name.
     failed: HashMap<String, String>,
     /// Files that are not forecasts.
@@ -26,51 +29,43 @@ pub struct Forecasts {
     pub metrics: String,
 }
 
-/// When the folders of a store were last changed: a file is written beside its place and renamed, which changes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Changed([Option<SystemTime>; 2]);
-
-impl Changed {
-    /// The forecasts of this store, now.
-    pub fn from_store(store: &Store) -> Self {
-        let changed = |name: &str| {
-            fs::metadata(store.folder().join(name))
-                .and_then(|folder| folder.modified())
-                .ok()
-        };
-        Self([changed("forecasts"), changed("observed")])
-    }
-}
-
 impl Forecasts {
-    /// Reads a store.
-    pub fn read(store: &Store) -> Result<Self, StoreError> {
-        let listed = store.all()?;
-        let observed = store.observed()?;
+    /// The forecasts of a store, as it was read.
+    pub fn from_snapshot(snapshot: &Snapshot, store: &Store) -> Self {
+        let mut all: Vec<Arc<Forecast>> = snapshot.forecasts().map(Arc::clone).collect();
+        let observed: Vec<&Observation> = snapshot.observed().map(|one| &**one).collect();
         let mut exposition = Exposition::default();
-        metrics::of_store(&mut exposition, &listed.found, &observed.found);
-        let mut forecasts = Self::from_list(listed.found.into_iter().map(|mut forecast| {
-            forecast.learn(&observed.found);
-            forecast
-        }));
+        metrics::of_store(&mut exposition, &all, &observed);
+        let runs = ObservedRuns::new(observed.iter().copied());
+        for forecast in &mut all {
+            // Most were not observed, and are shared with the snapshot.
+            if runs.has(&forecast.name) {
+                Arc::make_mut(forecast).learn(&runs);
+            }
+        }
+        let mut forecasts = Self::from_list(all);
         forecasts.metrics = exposition.to_text();
-        forecasts.damaged = listed.damaged;
-        forecasts.damaged.extend(observed.damaged);
-        Ok(forecasts)
+        forecasts.damaged = snapshot.damaged(store);
+        forecasts
     }
 
     /// These forecasts.
-    pub fn from_list(all: impl IntoIterator<Item = Forecast>) -> Self {
+    pub fn from_list(all: impl IntoIterator<Item = impl Into<Arc<Forecast>>>) -> Self {
         let mut forecasts = Self {
-            all: all.into_iter().collect(),
+            all: all.into_iter().map(Into::into).collect(),
             ..Self::default()
         };
-        for (at, forecast) in forecasts.all.iter().enumerate() {
-            let command = forecast.key.command.clone();
+        for (at, forecast) in (0_u32..).zip(&forecasts.all) {
+            let command = forecasts.hasher.hash_one(&forecast.key.command);
             forecasts.by_command.entry(command).or_default().push(at);
-            forecasts.by_name.insert(forecast.name.clone(), at);
+            let name = forecasts.hasher.hash_one(forecast.name.as_str());
+            forecasts.by_name.insert(name, at);
         }
         forecasts
+    }
+
+    fn at(&self, at: u32) -> Option<&Forecast> {
+        self.all.get(at as usize).map(|forecast| &**forecast)
     }
 
     /// Remembers why there is no forecast of a job.
@@ -98,13 +93,18 @@ impl Forecasts {
     /// The image stands for the files that the words name: they lie in it. A pod may name a forecast instead, one of
     /// the same words, where its files come from elsewhere.
     pub fn find(&self, job: &Job) -> Vec<&Forecast> {
-        let named = job.named.as_ref().and_then(|name| self.by_name.get(name));
         let same_words = |forecast: &&Forecast| forecast.key.command == job.key.command;
-        if let Some(forecast) = named.and_then(|&at| self.all.get(at)).filter(same_words) {
+        let named = job.named.as_ref().and_then(|name| {
+            let at = self.by_name.get(&self.hasher.hash_one(name.as_str()))?;
+            self.at(*at).filter(|forecast| forecast.name == *name)
+        });
+        if let Some(forecast) = named.filter(same_words) {
             return vec![forecast];
         }
-        let at = self.by_command.get(&job.key.command).into_iter().flatten();
-        at.filter_map(|&at| self.all.get(at))
+        let command = self.hasher.hash_one(&job.key.command);
+        let at = self.by_command.get(&command).into_iter().flatten();
+        at.filter_map(|&at| self.at(at))
+            .filter(same_words)
             .filter(|forecast| forecast.key.image.is_some() && forecast.key.image == job.key.image)
             .filter(|forecast| forecast.key.allocator == job.key.allocator)
             // One that a person has made states that it applies to all variables.

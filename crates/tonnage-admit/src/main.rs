@@ -19,7 +19,7 @@ use tonnage_admit::arguments::{ClusterArguments, ServerArguments, run_to_end, to
 use tonnage_admit::client::ClientError;
 use tonnage_admit::cluster::{Cache, Pods, follow_pods, follow_slices};
 use tonnage_admit::cluster_forecasts::{ClusterForecasts, follow_forecasts};
-use tonnage_admit::server::{Certificates, Event, Webhook, follow_store, serve};
+use tonnage_admit::server::{Certificates, Event, Listen, Webhook, follow_store, serve};
 use tonnage_forecast::Store;
 use tonnage_forecast::admit::Mode;
 
@@ -47,6 +47,9 @@ struct Arguments {
     /// Where to listen.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
     listen: SocketAddr,
+    /// Where to serve probes and metrics, without TLS: a port that pods of other namespaces need not reach.
+    #[arg(long, value_name = "ADDRESS")]
+    status_listen: Option<SocketAddr>,
     #[command(flatten)]
     cluster: ClusterArguments,
     #[command(flatten)]
@@ -129,7 +132,11 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     };
     let end = told_to_end()?;
     let delay = Duration::from_secs(arguments.shutdown_delay);
-    serve(webhook, arguments.listen, files, end, delay)
+    let listen = Listen {
+        reviews: arguments.listen,
+        status: arguments.status_listen,
+    };
+    serve(webhook, listen, files, end, delay)
         .await
         .map_err(|error| format!("cannot serve on {}: {error}", arguments.listen))
 }

@@ -153,9 +153,19 @@ pub struct Attribute {
 
 /// How much a device has.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Capacity {
     /// The whole, as it is written: `81559Mi`.
     pub value: String,
+    /// The parts of it that claims may take.
+    pub request_policy: Option<RequestPolicy>,
+}
+
+/// The parts of a capacity that claims may take.
+#[derive(Clone, Debug, Deserialize)]
+pub struct RequestPolicy {
+    /// The part for a claim without a number; all of it, where this is missing.
+    pub default: Option<String>,
 }
 
 /// `v1`, Pod.

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tonnage_forecast::admit::Asked;
-use tonnage_forecast::{Forecast, Store, StoreError};
+use tonnage_forecast::{Forecast, Snapshot, Store, StoreError};
 use tonnage_http::Limits;
 use tonnage_http::metrics::{Exposition, Kind, METRICS_TYPE};
 
@@ -31,22 +31,35 @@ use crate::client::ClientError;
 use crate::cluster::{Cache, Pods};
 use crate::cluster_forecasts::ClusterForecasts;
 use crate::counters::Counters;
-use crate::forecasts::{Changed, Forecasts};
+use crate::forecasts::Forecasts;
 use crate::job::{GATE, declines, is_held, jobs};
 use crate::objects::{Pod, ResourceClaim};
 use crate::review::{self, Subject};
 
 /// Bytes of a review: an object of etcd has at most 1.5 MiB, and a review holds it once on creation.
 pub const MAX_BODY: usize = 4 << 20;
-/// Reviews that are read at a time: together they hold so many times [`MAX_BODY`].
-const REVIEWS: usize = 64;
+/// Most reviews are smaller than this, and each connection may send one at any time.
+const SMALL_BODY: u64 = 256 << 10;
+/// Larger reviews that are read at a time: together they hold so many times [`MAX_BODY`]. A client that sends one slowly
+/// delays only other large ones.
+const LARGE_REVIEWS: usize = 32;
+/// A review is sent at once: an API server does not need longer for its bytes.
+const BODY: Duration = Duration::from_secs(2);
 /// `timeoutSeconds` of the registrations in `deploy/kubernetes`. The API server sends its own with each review.
 pub const API_SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections. An API server has few connections, and reuses them.
 const LIMITS: Limits = Limits {
     headers: API_SERVER_TIMEOUT,
+    handshake: API_SERVER_TIMEOUT,
     silence: Duration::from_mins(1),
     connections: 1024,
+    connections_of_a_client: 128,
+};
+/// Limits for probes and Prometheus, apart from reviews.
+const STATUS_LIMITS: Limits = Limits {
+    connections: 64,
+    connections_of_a_client: 16,
+    ..LIMITS
 };
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -99,7 +112,7 @@ pub struct Webhook {
     /// Forecasts that are made in the cluster, if any.
     cluster_forecasts: Option<Arc<ClusterForecasts>>,
     is_ending: AtomicBool,
-    reviews: Semaphore,
+    large_reviews: Semaphore,
     counters: Counters,
     events: Events,
 }
@@ -114,7 +127,7 @@ impl Webhook {
             forecasts: RwLock::new(None),
             cluster_forecasts: None,
             is_ending: AtomicBool::new(false),
-            reviews: Semaphore::new(REVIEWS),
+            large_reviews: Semaphore::new(LARGE_REVIEWS),
             counters: Counters::default(),
             events,
         }
@@ -293,14 +306,24 @@ impl Webhook {
             self.tell(Event::Malformed("it is too large".to_owned()));
             return (StatusCode::PAYLOAD_TOO_LARGE, "the review is too large\n").into_response();
         }
-        let Ok(Ok(_permit)) = timeout_at(deadline, self.reviews.acquire()).await else {
+        // A body without an announced length may become a large one.
+        let announced = request.body().size_hint().upper();
+        let is_small = announced.is_some_and(|bytes| bytes <= SMALL_BODY);
+        let permit = async {
+            if is_small {
+                return Ok(None);
+            }
+            self.large_reviews.acquire().await.map(Some)
+        };
+        let Ok(Ok(permit)) = timeout_at(deadline, permit).await else {
             return (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "too many reviews at a time\n",
+                "too many large reviews at a time\n",
             )
                 .into_response();
         };
-        let body = match timeout_at(deadline, Bytes::from_request(request, &())).await {
+        let body_deadline = deadline.min(Instant::now() + BODY);
+        let body = match timeout_at(body_deadline, Bytes::from_request(request, &())).await {
             Ok(Ok(body)) => body,
             // Too large, or cut off.
             Ok(Err(rejection)) => {
@@ -316,7 +339,9 @@ impl Webhook {
                     .into_response();
             }
         };
-        let request = match review::parse(&body) {
+        let parsed = review::parse(&body);
+        drop((body, permit));
+        let request = match parsed {
             Ok(request) => request,
             Err(error) => {
                 self.tell(Event::Malformed(error.to_string()));
@@ -382,6 +407,25 @@ fn gate(has_others: bool) -> Value {
 
 /// The addresses of the webhook.
 pub fn router(webhook: Arc<Webhook>) -> Router {
+    let review = |State(webhook): State<Arc<Webhook>>, request: Request| async move {
+        webhook.review(request).await
+    };
+    probes()
+        .route("/claims", post(review))
+        .route("/pods", post(review))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(webhook)
+}
+
+/// The probes, and what Prometheus reads: for a port that the webhook's own clients do not use.
+pub fn status_router(webhook: Arc<Webhook>) -> Router {
+    let metrics = |State(webhook): State<Arc<Webhook>>| async move {
+        ([(header::CONTENT_TYPE, METRICS_TYPE)], webhook.metrics())
+    };
+    probes().route("/metrics", get(metrics)).with_state(webhook)
+}
+
+fn probes() -> Router<Arc<Webhook>> {
     let ready = |State(webhook): State<Arc<Webhook>>| async move {
         if webhook.is_ready() {
             (StatusCode::OK, "ready\n")
@@ -389,43 +433,48 @@ pub fn router(webhook: Arc<Webhook>) -> Router {
             (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
         }
     };
-    let review = |State(webhook): State<Arc<Webhook>>, request: Request| async move {
-        webhook.review(request).await
-    };
-    let metrics = |State(webhook): State<Arc<Webhook>>| async move {
-        ([(header::CONTENT_TYPE, METRICS_TYPE)], webhook.metrics())
-    };
     Router::new()
-        .route("/claims", post(review))
-        .route("/pods", post(review))
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(webhook)
 }
 
 /// Keeps the forecasts of a webhook as they are in a store; ends only with the program.
 pub async fn follow_store(webhook: Arc<Webhook>, store: Store) {
-    let mut seen = None;
-    let mut looks = 0;
+    let mut snapshot = Snapshot::default();
+    let mut looks = LOOKS;
+    let mut is_due = true;
     loop {
-        let now = Changed::from_store(&store);
-        if seen != Some(now) || looks >= LOOKS {
-            let place = store.clone();
-            // Thousands of files may have to be read: other tasks go on.
-            match tokio::task::spawn_blocking(move || Forecasts::read(&place)).await {
-                Ok(Ok(forecasts)) => {
-                    webhook.set_forecasts(forecasts);
-                    seen = Some(now);
-                    looks = 0;
-                }
-                Ok(Err(error)) => webhook.tell(Event::NoForecasts(&error)),
-                Err(_) => return,
+        let place = store.clone();
+        let whole = looks >= LOOKS;
+        let began = Instant::now();
+        // Thousands of files may have to be read: other tasks go on.
+        let read = tokio::task::spawn_blocking(move || {
+            let mut snapshot = snapshot;
+            let changed = snapshot.refresh(&place, whole);
+            let forecasts = changed.map(|changed| {
+                let forecasts = || Forecasts::from_snapshot(&snapshot, &place);
+                (changed || is_due).then(forecasts)
+            });
+            (snapshot, forecasts)
+        });
+        let Ok((kept, forecasts)) = read.await else {
+            return;
+        };
+        snapshot = kept;
+        looks = if whole { 0 } else { looks + 1 };
+        match forecasts {
+            Ok(None) => {}
+            Ok(Some(forecasts)) => {
+                webhook.set_forecasts(forecasts);
+                is_due = false;
+            }
+            Err(error) => {
+                webhook.tell(Event::NoForecasts(&error));
+                is_due = true;
             }
         }
-        looks += 1;
-        tokio::time::sleep(LOOK).await;
+        // A large store that changes all the time takes at most a tenth of a processor.
+        tokio::time::sleep(LOOK.max(began.elapsed() * 9)).await;
     }
 }
 
@@ -476,11 +525,20 @@ async fn follow_certificates(
     }
 }
 
+/// The addresses of a webhook.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// For reviews, over TLS.
+    pub reviews: SocketAddr,
+    /// For probes and metrics, without TLS; none to serve no metrics.
+    pub status: Option<SocketAddr>,
+}
+
 /// Serves until `end` comes; then goes on for `delay`, so that the cluster sees that it is not ready, takes no more
 /// connections, and finishes the requests in flight.
 pub async fn serve(
     webhook: Arc<Webhook>,
-    listen: SocketAddr,
+    listen: Listen,
     files: Certificates,
     end: impl Future<Output = ()>,
     delay: Duration,
@@ -490,7 +548,7 @@ pub async fn serve(
     let first = files.read().await?;
     let config = RustlsConfig::from_pem(first.0.clone(), first.1.clone()).await?;
     let handle = Handle::new();
-    let server = axum_server::bind_rustls(listen, config.clone()).handle(handle.clone());
+    let server = axum_server::bind_rustls(listen.reviews, config.clone()).handle(handle.clone());
     let server = tonnage_http::limited(server, LIMITS);
     let ending = async {
         end.await;
@@ -499,6 +557,21 @@ pub async fn serve(
         handle.graceful_shutdown(Some(LAST_REQUESTS));
     };
     let service = router(Arc::clone(&webhook)).into_make_service();
+    let status = async {
+        let Some(address) = listen.status else {
+            return std::future::pending().await;
+        };
+        let server = axum_server::bind(address).handle(handle.clone());
+        let service = status_router(Arc::clone(&webhook)).into_make_service();
+        match tonnage_http::limited(server, STATUS_LIMITS)
+            .serve(service)
+            .await
+        {
+            // It may end before the last reviews are answered.
+            Ok(()) => std::future::pending().await,
+            failed => failed,
+        }
+    };
     let beside = async {
         tokio::join!(
             ending,
@@ -507,6 +580,7 @@ pub async fn serve(
     };
     tokio::select! {
         ended = server.serve(service) => ended,
+        ended = status => ended,
         _ = beside => Ok(()),
     }
 }

@@ -19,7 +19,7 @@ use tonnage_admit::client::Client;
 use tonnage_admit::cluster::{Cache, Pods};
 use tonnage_admit::cluster_forecasts::ClusterForecasts;
 use tonnage_admit::forecasts::Forecasts;
-use tonnage_admit::server::{API_SERVER_TIMEOUT, Event, MAX_BODY, Webhook, router};
+use tonnage_admit::server::{API_SERVER_TIMEOUT, Event, MAX_BODY, Webhook, router, status_router};
 use tonnage_forecast::admit::Mode;
 use tonnage_forecast::{Evidence, Fits, Forecast, JobKey, Known, Role, SCHEMA_VERSION, Source};
 use tower_service::Service as _;
@@ -168,12 +168,17 @@ impl World {
 
 /// The answer of a webhook to a request.
 fn sent(webhook: Arc<Webhook>, request: Request<Body>) -> (StatusCode, Vec<u8>) {
+    sent_to(router(webhook), request)
+}
+
+/// The answer of these routes.
+fn sent_to(mut routes: axum::Router, request: Request<Body>) -> (StatusCode, Vec<u8>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
     runtime.block_on(async {
-        let response = router(webhook).call(request).await.unwrap();
+        let response = routes.call(request).await.unwrap();
         let status = response.status();
         let bytes = axum::body::to_bytes(response.into_body(), usize::MAX)
             .await
@@ -518,7 +523,7 @@ fn metrics_count_what_was_answered() {
     assert_eq!(post(review(ask("200Gi")).to_string()), StatusCode::OK);
     assert_eq!(post("{".to_owned()), StatusCode::BAD_REQUEST);
     let request = Request::get("/metrics").body(Body::empty()).unwrap();
-    let (status, text) = sent(Arc::clone(&webhook), request);
+    let (status, text) = sent_to(status_router(webhook), request);
     assert_eq!(status, StatusCode::OK);
     let text = String::from_utf8(text).unwrap();
     for line in [

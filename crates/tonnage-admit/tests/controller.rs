@@ -78,10 +78,14 @@ impl Cluster {
     }
 
     fn add_pod(&mut self, pod: &str, script: &str) {
+        self.add_pod_of("team", pod, script, START);
+    }
+
+    fn add_pod_of(&mut self, namespace: &str, pod: &str, script: &str, created: u64) {
         let raw = json!({
             "metadata": {
-                "name": pod, "namespace": "team", "uid": pod, "resourceVersion": "1",
-                "creationTimestamp": written(START),
+                "name": pod, "namespace": namespace, "uid": pod, "resourceVersion": "1",
+                "creationTimestamp": written(created),
             },
             "spec": {
                 "schedulingGates": [{ "name": "another" }, { "name": GATE }],
@@ -92,7 +96,7 @@ impl Cluster {
                 }],
             },
         });
-        self.set_pod(&name(pod), raw);
+        self.set_pod(&(namespace.to_owned(), pod.to_owned()), raw);
     }
 
     /// Writes a pod, which is then reported to the controller if it waits.
@@ -191,6 +195,7 @@ impl Cluster {
             exit_code: 0,
             reason: "Completed".to_owned(),
             message: message.to_owned(),
+            job: String::new(),
         };
         let all = self.state.ended.entry(job.clone()).or_default();
         all.insert("pod".to_owned(), ended);
@@ -389,6 +394,7 @@ fn what_gives_no_answer_is_said_and_a_pod_does_not_wait_for_ever() {
         exit_code: 137,
         reason: "OOMKilled".to_owned(),
         message: String::new(),
+        job: String::new(),
     };
     assert_eq!(
         reason(failed("DeadlineExceeded"), None),
@@ -436,4 +442,52 @@ fn nobody_waits_any_more() {
     cluster.state.pods.clear();
     cluster.work(1, START);
     assert!(cluster.state.forecasts.is_empty());
+}
+
+#[test]
+fn a_sweep_of_one_team_does_not_keep_others_waiting() {
+    let mut cluster = Cluster::with_h100(&[]);
+    let template = cluster.state.templates[&name("gpu")].clone();
+    for namespace in ["alpha", "zulu"] {
+        let at = (namespace.to_owned(), "gpu".to_owned());
+        cluster.state.templates.insert(at, template.clone());
+    }
+    for number in 0..30_u64 {
+        let (pod, script) = (format!("sweep-{number}"), format!("sweep_{number}.py"));
+        cluster.add_pod_of("alpha", &pod, &script, START + number);
+    }
+    cluster.add_pod_of("zulu", "one", "one.py", START + 100);
+    cluster.work(3, START + 200);
+    let of = |namespace: &str| {
+        cluster
+            .state
+            .jobs
+            .keys()
+            .filter(|at| at.0 == namespace)
+            .count()
+    };
+    assert_eq!(of("zulu"), 1, "the other team waits behind the sweep");
+    assert_eq!(of("alpha"), settings().parallel - 1);
+}
+
+#[test]
+fn the_words_of_a_pod_that_only_names_a_job_do_not_count() {
+    let mut cluster = Cluster::with_h100(&[("a", "one.py")]);
+    cluster.work(3, START);
+    let job = cluster.job();
+    cluster.state.jobs.get_mut(&job).unwrap().metadata.uid = Some("the-job".to_owned());
+    let mut words = Terminated {
+        exit_code: 0,
+        reason: "Completed".to_owned(),
+        message: "nonsense".to_owned(),
+        job: "another".to_owned(),
+    };
+    let mut tell = |words: &Terminated| {
+        let all = BTreeMap::from([("pod".to_owned(), words.clone())]);
+        cluster.state.ended.insert(job.clone(), all);
+        steps(&cluster.state, &settings(), START + 1).len()
+    };
+    let forged = tell(&words);
+    words.job = "the-job".to_owned();
+    assert_eq!((forged, tell(&words)), (0, 1));
 }

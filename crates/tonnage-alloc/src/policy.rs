@@ -84,6 +84,9 @@ pub enum PolicyError {
     /// A handle owns the block at this address, or another caller does. Only the owner frees it.
     #[error("the block at {:#x} has another owner; free it through the handle that was given for it", .0.0)]
     Owned(DeviceAddr),
+    /// A stream is captured into a graph, which forbids the call.
+    #[error("a stream is captured into a graph: do this before or after the capture")]
+    Captured,
     /// Blocks are live that have to be freed first.
     #[error("{0}")]
     Live(Box<Live>),

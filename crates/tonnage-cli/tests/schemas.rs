@@ -324,7 +324,10 @@ fn what_commands_print_is_as_the_schemas_say() {
         ("forecast", "forecast from --json after.tonnage".to_owned()),
         (
             "forecast-compare",
-            format!("forecast compare --json --store st {forecast} st/forecasts/{forecast}.json"),
+            format!(
+                "forecast compare --json --store st {forecast} st/forecasts/{}/{forecast}.json",
+                &forecast[..3]
+            ),
         ),
         (
             "forecast-emit",

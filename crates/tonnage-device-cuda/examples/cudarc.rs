@@ -12,68 +12,49 @@
 )]
 
 use std::error::Error;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
-use tonnage_alloc::tonnage::Settings;
-use tonnage_alloc::{DeviceAddr, Request, StreamId};
 use tonnage_device_cuda::CudaDevice;
-use tonnage_runtime::Runtime;
-
-type Memory = Arc<Runtime<CudaDevice>>;
+use tonnage_runtime::{Block, Request, Runtime, Settings, StreamId};
 
 /// Floats on the GPU, in memory of tonnage's allocator. cudarc copies to and from them as with its own.
 struct Floats {
-    slice: Option<CudaSlice<f32>>,
-    memory: Memory,
+    /// cudarc's view of the memory, which is never dropped: cudarc would give it to the driver.
+    slice: ManuallyDrop<CudaSlice<f32>>,
+    block: Block<CudaDevice>,
 }
 
 impl Floats {
     fn new(
-        memory: &Memory,
+        memory: &Runtime<CudaDevice>,
         stream: &Arc<CudaStream>,
         count: usize,
     ) -> Result<Self, Box<dyn Error>> {
         let name = StreamId(stream.cu_stream() as u64);
         let bytes = (count * size_of::<f32>()) as u64;
         let block = memory.alloc(Request::new(bytes, name))?;
-        // SAFETY: the block is live, has that many bytes and has no other user until it is freed. Its content is not
-        // read before a write.
-        let slice = unsafe { stream.upgrade_device_ptr(block.0, count) };
-        Ok(Self {
-            slice: Some(slice),
-            memory: Arc::clone(memory),
-        })
-    }
-
-    fn slice(&mut self) -> &mut CudaSlice<f32> {
-        self.slice
-            .as_mut()
-            .unwrap_or_else(|| unreachable!("it is taken only in drop"))
+        // SAFETY: the block lives as long as the slice, has that many bytes and no other user. Its content is not read
+        // before a write.
+        let slice = unsafe { stream.upgrade_device_ptr(block.addr().0, count) };
+        let slice = ManuallyDrop::new(slice);
+        Ok(Self { slice, block })
     }
 
     /// Another stream reads or writes it, too: it is not used again before that stream is done.
     fn used_on(&mut self, stream: &CudaStream) -> Result<(), Box<dyn Error>> {
-        let addr = DeviceAddr(self.address());
         let name = StreamId(stream.cu_stream() as u64);
-        Ok(self.memory.record_stream(addr, name)?)
-    }
-
-    fn address(&mut self) -> u64 {
-        let stream = Arc::clone(self.slice().stream());
-        let (address, _record) = cudarc::driver::DevicePtr::device_ptr(self.slice(), &stream);
-        address
+        Ok(self.block.record_stream(name)?)
     }
 }
 
 impl Drop for Floats {
     fn drop(&mut self) {
-        // cudarc would give it to the driver, which has not handed it out.
-        if let Some(slice) = self.slice.take() {
-            let address = DeviceAddr(slice.leak());
-            // It fails only where nothing is served any more.
-            let _ = self.memory.free(address);
-        }
+        // SAFETY: it is taken once, here.
+        let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
+        // cudarc forgets the memory, and gives back the events that it keeps for it; the block frees it.
+        slice.leak();
     }
 }
 
@@ -83,17 +64,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (first, second) = (context.new_stream()?, context.new_stream()?);
     // SAFETY: the streams are cudarc's, which outlive the blocks; addresses come from the allocator.
     let device = unsafe { CudaDevice::new(0) }?;
-    let memory: Memory = Arc::new(Runtime::new(device, Settings::default()));
+    let memory = Runtime::new(device, Settings::default());
 
     let numbers: Vec<f32> = (0..4096_u16).map(f32::from).collect();
     let mut input = Floats::new(&memory, &first, numbers.len())?;
-    first.memcpy_htod(&numbers, input.slice())?;
+    first.memcpy_htod(&numbers, &mut *input.slice)?;
     first.synchronize()?;
     let mut copy = Floats::new(&memory, &second, numbers.len())?;
-    second.memcpy_dtod(input.slice(), copy.slice())?;
+    second.memcpy_dtod(&*input.slice, &mut *copy.slice)?;
     input.used_on(&second)?;
     drop(input);
-    let back = second.clone_dtoh(copy.slice())?;
+    let back = second.clone_dtoh(&*copy.slice)?;
     assert_eq!(back, numbers, "the copy has what was written");
 
     // Every other block is freed; the next request is larger than any hole.

@@ -162,6 +162,16 @@ impl CudaDevice {
         Ok(made)
     }
 
+    /// The number that identifies the GPU, or the part of one, in every process of the machine.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn uuid(&self) -> Result<[u8; 16], DeviceError> {
+        let (status, uuid) = self.table.device_uuid(self.device);
+        answered("cuDeviceGetUuid", status)?;
+        Ok(uuid)
+    }
+
     /// Whether a stream is captured.
     ///
     /// # Errors

@@ -79,6 +79,7 @@ table! {
     init: c"cuInit" (c_uint);
     device_get: c"cuDeviceGet" (*mut c_int, c_int);
     device_attribute: c"cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+    device_uuid: c"cuDeviceGetUuid_v2" (*mut [u8; 16], c_int);
     primary_retain: c"cuDevicePrimaryCtxRetain" (*mut *mut c_void, c_int);
     primary_release: c"cuDevicePrimaryCtxRelease_v2" (c_int);
     push_current: c"cuCtxPushCurrent_v2" (*mut c_void);
@@ -205,6 +206,7 @@ macro_rules! writes {
 
 writes! {
     device_get(number: i32 as number) -> i32;
+    device_uuid(device: i32 as device) -> [u8; 16];
     device_attribute(attribute: i32 as attribute, device: i32 as device) -> i32;
     memory_alloc(size: usize as size) -> u64;
     reserve(size: usize as size, alignment: usize as alignment, wanted: u64 as wanted, flags: u64 as flags) -> u64;

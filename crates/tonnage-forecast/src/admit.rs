@@ -45,8 +45,29 @@ pub enum Action {
     Advise,
     /// Write the number into the job.
     Fill,
+    /// Give the job whole GPUs, whatever their sizes.
+    Whole,
     /// Refuse the job, with the message as the reason.
     Refuse,
+}
+
+/// The memory of the GPUs that a job may get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Bytes of the smallest.
+    pub smallest: u64,
+    /// Bytes of the largest.
+    pub largest: u64,
+}
+
+impl Sizes {
+    /// GPUs of one size.
+    pub const fn same(bytes: u64) -> Self {
+        Self {
+            smallest: bytes,
+            largest: bytes,
+        }
+    }
 }
 
 /// The decision about a job.
@@ -71,8 +92,9 @@ impl Decision {
     }
 }
 
-/// Decides about a job with this forecast, if there is one, on GPUs of at most `largest` bytes.
-pub fn decide(forecast: Option<&Forecast>, asked: Asked, largest: u64, mode: Mode) -> Decision {
+/// Decides about a job with this forecast, if there is one, on GPUs of these sizes.
+pub fn decide(forecast: Option<&Forecast>, asked: Asked, sizes: Sizes, mode: Mode) -> Decision {
+    let largest = sizes.largest;
     // A job that can never run is refused in every mode that may change something.
     let stop = match mode {
         Mode::Advise => Action::Advise,
@@ -90,7 +112,7 @@ pub fn decide(forecast: Option<&Forecast>, asked: Asked, largest: u64, mode: Mod
         );
     }
     let Some(forecast) = forecast else {
-        return unknown(asked, largest, mode);
+        return unknown(asked, sizes, mode);
     };
     let sentence = forecast.sentence();
     let Some(request) = forecast.request(forecast.fullest()) else {
@@ -142,11 +164,16 @@ pub fn decide(forecast: Option<&Forecast>, asked: Asked, largest: u64, mode: Mod
 }
 
 /// A job of which nothing is known.
-fn unknown(asked: Asked, largest: u64, mode: Mode) -> Decision {
+fn unknown(asked: Asked, sizes: Sizes, mode: Mode) -> Decision {
     match (asked, mode) {
+        // A number would be that of the largest GPU, which the smaller ones do not have.
+        (Asked::Nothing, Mode::Enforce) if sizes.smallest < sizes.largest => Decision::new(
+            Action::Whole,
+            "no forecast of this job: it takes whole GPUs, of whichever size".to_owned(),
+        ),
         (Asked::Nothing, Mode::Enforce) => Decision {
             action: Action::Fill,
-            bytes: Some(largest),
+            bytes: Some(sizes.largest),
             message: "no forecast of this job: it requests whole GPUs".to_owned(),
         },
         (Asked::Nothing, Mode::Advise | Mode::Fill) => {
@@ -169,7 +196,7 @@ mod tests {
         use Mode::{Advise, Enforce, Fill};
         let forecast = forecast_of(&[30 * GIB]);
         let action = |asked, mode| {
-            let decision = decide(Some(&forecast), asked, 80 * GIB, mode);
+            let decision = decide(Some(&forecast), asked, Sizes::same(80 * GIB), mode);
             (decision.action, decision.bytes.map(|bytes| bytes / GIB))
         };
         for (asked, expected) in [
@@ -203,7 +230,12 @@ mod tests {
     #[test]
     fn what_no_gpu_can_hold_is_refused_with_the_reason() {
         for mode in [Mode::Fill, Mode::Enforce] {
-            let decision = decide(Some(&too_large()), Asked::Nothing, 80 * GIB, mode);
+            let decision = decide(
+                Some(&too_large()),
+                Asked::Nothing,
+                Sizes::same(80 * GIB),
+                mode,
+            );
             assert_eq!(decision.action, Action::Refuse);
             assert!(
                 decision.message.contains("97.00 GiB"),
@@ -214,7 +246,7 @@ mod tests {
             let small = decide(
                 Some(&forecast_of(&[30 * GIB])),
                 Asked::Nothing,
-                24 * GIB,
+                Sizes::same(24 * GIB),
                 mode,
             );
             assert_eq!(small.action, Action::Refuse);
@@ -223,18 +255,23 @@ mod tests {
 
     #[test]
     fn a_job_without_a_forecast_gets_whole_gpus_where_a_number_is_demanded() {
-        let decision = decide(None, Asked::Nothing, 80 * GIB, Mode::Enforce);
+        let sizes = Sizes::same(80 * GIB);
+        let decision = decide(None, Asked::Nothing, sizes, Mode::Enforce);
         assert_eq!(
             (decision.action, decision.bytes),
             (Action::Fill, Some(80 * GIB))
         );
+        assert_eq!(decide(None, Asked::Nothing, sizes, Mode::Fill).bytes, None);
         assert_eq!(
-            decide(None, Asked::Nothing, 80 * GIB, Mode::Fill).bytes,
-            None
-        );
-        assert_eq!(
-            decide(None, Asked::Bytes(GIB), 80 * GIB, Mode::Enforce).action,
+            decide(None, Asked::Bytes(GIB), sizes, Mode::Enforce).action,
             Action::None
         );
+        // No number holds for GPUs of two sizes.
+        let mixed = Sizes {
+            smallest: 44 * GIB,
+            largest: 140 * GIB,
+        };
+        let decision = decide(None, Asked::Nothing, mixed, Mode::Enforce);
+        assert_eq!((decision.action, decision.bytes), (Action::Whole, None));
     }
 }

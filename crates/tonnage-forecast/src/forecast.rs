@@ -349,6 +349,11 @@ impl Forecast {
                 let least = bytes(role.peak);
                 format!("it takes more than {least}, {gpu} has {whole}")
             }
+            // Past runs took more than was forecast.
+            (Fits::Perhaps, Some(bound)) if bound > role.peak.saturating_add(role.uncounted) => {
+                let most = bytes(bound.min(self.gpu_memory));
+                format!("{takes} up to {most} by its past runs, {gpu} has {whole}: it may run out")
+            }
             (Fits::Perhaps, _) => {
                 let (peak, uncounted) = (bytes(role.peak), bytes(role.uncounted));
                 format!(

@@ -4,17 +4,28 @@
 //! A key is computed from what is known before a job starts: its words, the container image, the files that the words
 //! name, the settings of PyTorch's allocator. Modules that the script imports are not part of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 /// Larger files are data, not code: they are not part of a key.
 const MAX_SOURCE: u64 = 4 << 20;
+/// So many files and bytes of one command are part of its key, in the order of its words; the others are data. A hook
+/// reads them while a scheduler waits.
+const MAX_SOURCES: usize = 32;
+const MAX_SOURCE_BYTES: u64 = 16 << 20;
+/// Names of a command that may be files: each is looked up.
+const MAX_NAMES: usize = 1000;
+/// The same of all commands of a job together; a command beyond these limits has no key.
+const MAX_JOB_NAMES: usize = 2000;
+const MAX_JOB_BYTES: u64 = 32 << 20;
+/// Switches of Python that change nothing of what a script does to a GPU.
+const IDLE_SWITCHES: [&str; 3] = ["-u", "-B", "-q"];
 /// How many characters of a name are the digest of the job.
 const JOB_DIGITS: usize = 16;
 /// How many more are the digest of the whole key.
@@ -52,21 +63,33 @@ pub struct JobKey {
 impl JobKey {
     /// The key of a command that is started in `folder`. PyTorch's version and the GPU are left empty.
     pub fn of_command<W: AsRef<str>>(words: &[W], folder: &Path) -> Self {
+        // One command stays below the limits of a job.
+        let key = Self::of_command_within(words, folder, &mut SourceFiles::default());
+        key.unwrap_or_else(|| Self::of_words(words))
+    }
+
+    /// The key of one of several commands; none if the commands together name more than is read for one job.
+    pub fn of_command_within<W: AsRef<str>>(
+        words: &[W],
+        folder: &Path,
+        files: &mut SourceFiles,
+    ) -> Option<Self> {
         let mut key = Self::of_words(words);
-        key.sources = sources(&key.command, folder);
-        key
+        key.sources = sources(&key.command, folder, files)?;
+        Some(key)
     }
 
     /// The key of a command whose files are not here: they lie in an image, or on another machine.
     pub fn of_words<W: AsRef<str>>(words: &[W]) -> Self {
-        let words = words.iter().map(AsRef::as_ref);
-        let command = words
-            .enumerate()
-            .map(|(at, word)| match at {
-                0 => program(word).to_owned(),
-                _ => word.to_owned(),
-            })
-            .collect();
+        let mut command: Vec<String> = words.iter().map(|word| word.as_ref().to_owned()).collect();
+        if let Some(first) = command.first_mut() {
+            *first = program(first).to_owned();
+        }
+        if command.first().is_some_and(|first| first == "python") {
+            let idle = command[1..].iter();
+            let idle = idle.take_while(|word| IDLE_SWITCHES.contains(&word.as_str()));
+            command.drain(1..=idle.count());
+        }
         Self {
             command,
             ..Self::default()
@@ -131,33 +154,85 @@ fn program(word: &str) -> &str {
     }
 }
 
-/// The files that words name, also as `--config=FILE`, with their digests.
-fn sources(words: &[String], folder: &Path) -> BTreeMap<String, String> {
-    let mut sources = BTreeMap::new();
+/// Files that were read for the keys of a job, each once.
+#[derive(Debug, Default)]
+pub struct SourceFiles {
+    /// The digests and sizes; none for names of other objects.
+    read: HashMap<PathBuf, Option<(String, u64)>>,
+    names: usize,
+    bytes: u64,
+}
+
+impl SourceFiles {
+    /// The digest of a file of at most `most` bytes and its size; none for other objects. An error is the limit of a
+    /// job.
+    fn digest(&mut self, path: PathBuf, most: u64) -> Result<Option<(String, u64)>, LimitReached> {
+        if let Some(read) = self.read.get(&path) {
+            let fitting = read.as_ref().filter(|(_, size)| *size <= most);
+            return Ok(fitting.cloned());
+        }
+        if self.names == MAX_JOB_NAMES {
+            return Err(LimitReached);
+        }
+        self.names += 1;
+        // A pipe would be waited for.
+        let size = path.metadata().ok().filter(std::fs::Metadata::is_file);
+        let size = size.map(|file| file.len());
+        let Some(size) = size.filter(|&size| size <= MAX_SOURCE) else {
+            self.read.insert(path, None);
+            return Ok(None);
+        };
+        if size > most {
+            return Ok(None);
+        }
+        if self.bytes + size > MAX_JOB_BYTES {
+            return Err(LimitReached);
+        }
+        let found = digest(&path).unwrap_or_default();
+        self.bytes += found.as_ref().map_or(0, |(_, size)| *size);
+        self.read.insert(path, found.clone());
+        Ok(found)
+    }
+}
+
+/// The commands of a job name more files, or more bytes, than are read for one job.
+#[derive(Debug)]
+struct LimitReached;
+
+/// The files that words name, also as `--config=FILE`, with their digests; none beyond the limits of a job.
+fn sources(
+    words: &[String],
+    folder: &Path,
+    files: &mut SourceFiles,
+) -> Option<BTreeMap<String, String>> {
+    let (mut sources, mut names, mut bytes) = (BTreeMap::new(), HashSet::new(), 0);
     for word in words {
-        let value = word
-            .split_once('=')
-            .map_or(word.as_str(), |(_, value)| value);
-        for name in [word.as_str(), value] {
-            if let Ok(Some(digest)) = digest(&folder.join(name)) {
+        let value = word.split_once('=').map(|(_, value)| value);
+        for name in std::iter::once(word.as_str()).chain(value) {
+            if sources.len() == MAX_SOURCES || names.len() == MAX_NAMES {
+                return Some(sources);
+            }
+            if !names.insert(name) {
+                continue;
+            }
+            let found = files.digest(folder.join(name), MAX_SOURCE_BYTES - bytes);
+            if let Some((digest, size)) = found.ok()? {
+                bytes += size;
                 sources.insert(name.to_owned(), digest);
             }
         }
     }
-    sources
+    Some(sources)
 }
 
-/// The digest of a file; none for other objects, or a file too large to be code.
-fn digest(path: &Path) -> io::Result<Option<String>> {
-    // A pipe would be waited for.
-    if !path.metadata()?.is_file() {
-        return Ok(None);
-    }
+/// The digest of a file and its size; none for one too large to be code.
+fn digest(path: &Path) -> io::Result<Option<(String, u64)>> {
     let mut bytes = Vec::new();
     File::open(path)?
         .take(MAX_SOURCE + 1)
         .read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= MAX_SOURCE).then(|| hex(&Sha256::digest(&bytes))))
+    let size = bytes.len() as u64;
+    Ok((size <= MAX_SOURCE).then(|| (hex(&Sha256::digest(&bytes)), size)))
 }
 
 /// The digest of what a container is started with, for [`JobKey::environment`].
@@ -235,6 +310,50 @@ mod tests {
             "train.py"
         );
         assert_eq!(family("vllm serve x"), "vllm");
+    }
+
+    #[test]
+    fn the_files_of_a_key_are_read_once_and_within_limits() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, size: usize| {
+            std::fs::write(folder.path().join(name), vec![b'x'; size]).expect("written");
+        };
+        write("big.bin", MAX_SOURCE as usize);
+        let mut files = SourceFiles::default();
+        let words = vec!["big.bin"; 8000];
+        let key = JobKey::of_command_within(&words, folder.path(), &mut files).expect("a key");
+        assert_eq!((key.sources.len(), files.bytes), (1, MAX_SOURCE));
+        // Files behind the 32nd, or the 16 MiB, are data, in whatever order they lie on the disk.
+        let names: Vec<String> = (0..40).map(|n| format!("{n}.py")).collect();
+        for name in &names {
+            write(name, 10);
+        }
+        let key = JobKey::of_command(&names, folder.path());
+        assert_eq!(key.sources.len(), MAX_SOURCES);
+        assert!(key.sources.contains_key("31.py") && !key.sources.contains_key("32.py"));
+        let large: Vec<String> = (0..6).map(|n| format!("{n}.bin")).collect();
+        for name in &large {
+            write(name, MAX_SOURCE as usize);
+        }
+        assert_eq!(JobKey::of_command(&large, folder.path()).sources.len(), 4);
+        // A later command of the same job: its files were read, then more than a job may name.
+        let mut files = SourceFiles::default();
+        let mut within = |words: &[String]| {
+            JobKey::of_command_within(words, folder.path(), &mut files).map(|key| key.sources.len())
+        };
+        assert_eq!(within(&large), Some(4));
+        assert_eq!(within(&large), Some(4));
+        let more: Vec<String> = (0..MAX_JOB_NAMES).map(|n| format!("missing-{n}")).collect();
+        assert_eq!(within(&more[..MAX_NAMES]), Some(0));
+        assert_eq!(within(&more[MAX_NAMES..]), None);
+    }
+
+    #[test]
+    fn switches_of_python_that_change_nothing_are_left_out() {
+        let key = |line: &str| JobKey::of_words(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(key("python3 -u -B train.py -u"), key("python train.py -u"));
+        assert_ne!(key("python -O train.py"), key("python train.py"));
+        assert_ne!(key("torchrun -u train.py"), key("torchrun train.py"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Comparison of forecasts and requests with the memory that jobs used.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +14,8 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// After this number of complete runs of the same job on the same GPU, their measurements replace the estimated
 /// overhead.
 const ENOUGH_RUNS: usize = 3;
+/// A job that ran out of memory gets this part more the next time.
+const MORE_AFTER_OOM: u64 = 4;
 /// No device has more.
 const MAX_BYTES: u64 = 1 << 50;
 const MAX_TEXT: usize = 1024;
@@ -94,10 +98,42 @@ impl Observation {
     }
 }
 
+/// Observations by the name of their forecast.
+#[derive(Debug, Default)]
+pub struct ObservedRuns<'a> {
+    by_forecast: HashMap<&'a str, Vec<&'a Observation>>,
+}
+
+impl<'a> ObservedRuns<'a> {
+    /// An index of these.
+    pub fn new<O: Borrow<Observation> + 'a>(observed: impl IntoIterator<Item = &'a O>) -> Self {
+        let mut runs = Self::default();
+        for one in observed {
+            let one: &Observation = one.borrow();
+            if let Some(name) = &one.forecast {
+                runs.by_forecast.entry(name).or_default().push(one);
+            }
+        }
+        runs
+    }
+
+    /// Whether there is one of this forecast.
+    pub fn has(&self, forecast: &str) -> bool {
+        self.by_forecast.contains_key(forecast)
+    }
+}
+
 impl Forecast {
     /// Takes what past runs of the same job on the same GPU took into the bound of its fullest role.
-    pub fn learn(&mut self, observed: &[Observation]) {
-        let runs: Vec<&Observation> = observed.iter().filter(|one| one.is_of(self)).collect();
+    pub fn learn(&mut self, observed: &ObservedRuns<'_>) {
+        let runs = observed.by_forecast.get(self.name.as_str());
+        let runs: Vec<&Observation> = runs
+            .into_iter()
+            .flatten()
+            // A figure that the GPU does not have is a wrong one.
+            .filter(|one| one.is_of(self) && one.used <= self.gpu_memory)
+            .copied()
+            .collect();
         let Some(most) = runs.iter().map(|one| one.used).max() else {
             return;
         };
@@ -105,7 +141,11 @@ impl Forecast {
             .iter()
             .filter(|one| one.ended == Ended::Completed)
             .collect();
-        let oom = runs.iter().any(|one| one.ended == Ended::OutOfMemory);
+        let ran_out = runs.iter().filter(|one| one.ended == Ended::OutOfMemory);
+        // The memory that it had when it ran out was not enough, and how much would have been is not known.
+        let after_oom = ran_out.map(|one| one.used).max();
+        let after_oom = after_oom.map(|used| used.saturating_add(used / MORE_AFTER_OOM));
+        let oom = after_oom.is_some();
         let gpu_memory = self.gpu_memory;
         let Some(role) = self.roles.first_mut() else {
             return;
@@ -120,9 +160,15 @@ impl Forecast {
                 role.uncounted = bound - role.peak;
                 Some(bound)
             }
-            Some(bound) => Some(bound.max(most)),
+            Some(bound) => {
+                let after_oom = after_oom.map_or(0, |bytes| bytes.min(gpu_memory));
+                Some(bound.max(most).max(after_oom))
+            }
             None => None,
         };
+        if oom && self.fits == Fits::Yes {
+            self.fits = Fits::Perhaps;
+        }
         if role.bound.is_some_and(|bound| bound > gpu_memory) && self.fits == Fits::Yes {
             self.fits = Fits::Perhaps;
         }
@@ -132,8 +178,12 @@ impl Forecast {
         let plural = if runs.len() == 1 { "run" } else { "runs" };
         let most = tonnage_text::bytes(most);
         let mut what = format!("{} past {plural}, the fullest took {most}", runs.len());
-        if oom {
-            what.push_str("; at least one ran out of memory");
+        if let Some(bytes) = after_oom {
+            let bytes = tonnage_text::bytes(bytes.min(gpu_memory));
+            let _ = write!(
+                what,
+                "; at least one ran out of memory, so that a quarter more is requested, {bytes}"
+            );
         }
         self.evidence.push(Evidence {
             source: Source::PastRuns,
@@ -228,13 +278,12 @@ fn is_over(job: &Observation, forecast: &Forecast) -> bool {
 
 /// Every job that ran to its end and had a forecast, with it.
 pub fn comparisons<'a>(
-    forecasts: &'a [Forecast],
-    observed: &'a [Observation],
+    forecasts: &'a [impl Borrow<Forecast>],
+    observed: &'a [impl Borrow<Observation>],
 ) -> Vec<Comparison<'a>> {
     let by_name = by_name(forecasts);
-    let whole = observed
-        .iter()
-        .filter(|one| one.ended == Ended::Completed && one.used > 0);
+    let observed = observed.iter().map(Borrow::<Observation>::borrow);
+    let whole = observed.filter(|one| one.ended == Ended::Completed && one.used > 0);
     whole
         .filter_map(|observation| {
             let forecast = forecast_of(observation, &by_name)?;
@@ -246,16 +295,14 @@ pub fn comparisons<'a>(
         .collect()
 }
 
-fn by_name(forecasts: &[Forecast]) -> BTreeMap<&str, &Forecast> {
-    forecasts
-        .iter()
-        .map(|one| (one.name.as_str(), one))
-        .collect()
+fn by_name(forecasts: &[impl Borrow<Forecast>]) -> HashMap<&str, &Forecast> {
+    let forecasts = forecasts.iter().map(Borrow::<Forecast>::borrow);
+    forecasts.map(|one| (one.name.as_str(), one)).collect()
 }
 
 fn forecast_of<'a>(
     one: &Observation,
-    by_name: &BTreeMap<&str, &'a Forecast>,
+    by_name: &HashMap<&str, &'a Forecast>,
 ) -> Option<&'a Forecast> {
     let forecast = by_name.get(one.forecast.as_deref()?).copied();
     forecast.filter(|forecast| one.is_of(forecast))

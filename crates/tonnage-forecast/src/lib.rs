@@ -24,5 +24,5 @@ mod store;
 pub use forecast::{
     Evidence, Fits, Forecast, ForecastError, Known, MIB, Role, SCHEMA_VERSION, Source,
 };
-pub use key::{ALLOCATOR_SETTINGS, JobKey, environment_digest};
-pub use store::{Listed, Store, StoreError};
+pub use key::{ALLOCATOR_SETTINGS, JobKey, SourceFiles, environment_digest};
+pub use store::{Listed, Pruned, Snapshot, Store, StoreError};

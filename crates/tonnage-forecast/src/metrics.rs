@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Forecasts, what jobs took and what a cluster has, as Prometheus reads it.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
 
 use tonnage_http::metrics::{Exposition, Kind};
 
@@ -14,13 +16,89 @@ const ERRORS: [f64; 11] = [
     -0.5, -0.1, -0.05, -0.02, -0.01, 0.0, 0.01, 0.02, 0.05, 0.1, 0.5,
 ];
 
+/// Families, and teams, that have series of their own: those with most jobs. A launcher may write a script with another
+/// name for each job.
+const MAX_NAMES: usize = 200;
+/// GPUs that have series of their own.
+const MAX_GPUS: usize = 50;
+/// The name under which all others are added up.
+const OTHER: &str = "other";
+
+/// The names with series of their own.
+struct Names<'a> {
+    /// Families with their team; no team for those that only forecasts name.
+    families: HashSet<&'a str>,
+    teams: HashSet<&'a str>,
+    gpus: HashSet<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    fn new(forecasts: &[&'a Forecast], observed: &[&'a Observation]) -> Self {
+        let of_forecasts = forecasts.iter().map(|one| one.family.as_str());
+        let of_jobs = observed.iter().map(|one| one.family.as_str());
+        let teams = observed.iter().filter_map(|one| one.team.as_deref());
+        let gpus = forecasts.iter().map(|one| one.key.gpu.as_str());
+        let gpus = gpus.chain(observed.iter().map(|one| one.gpu.as_str()));
+        Self {
+            families: most_frequent(of_forecasts.chain(of_jobs), MAX_NAMES),
+            teams: most_frequent(teams, MAX_NAMES),
+            gpus: most_frequent(gpus, MAX_GPUS),
+        }
+    }
+
+    fn family(&self, name: &'a str) -> &'a str {
+        or_other(&self.families, name)
+    }
+
+    fn team(&self, job: &'a Observation) -> &'a str {
+        let name = job.team.as_deref();
+        name.map_or("", |name| or_other(&self.teams, name))
+    }
+
+    fn gpu(&self, name: &'a str) -> &'a str {
+        or_other(&self.gpus, name)
+    }
+}
+
+fn or_other<'a>(names: &HashSet<&'a str>, name: &'a str) -> &'a str {
+    if names.contains(name) { name } else { OTHER }
+}
+
+/// The values that come most often, at most `most` of them.
+fn most_frequent<T: Copy + Eq + Hash + Ord>(
+    values: impl Iterator<Item = T>,
+    most: usize,
+) -> HashSet<T> {
+    let mut counts: HashMap<T, u64> = HashMap::new();
+    for value in values {
+        *counts.entry(value).or_default() += 1;
+    }
+    let mut counts: Vec<(u64, T)> = counts.into_iter().map(|(value, n)| (n, value)).collect();
+    // The order of two that are as frequent is fixed: a series must not come and go.
+    counts.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    counts
+        .into_iter()
+        .take(most)
+        .map(|(_, value)| value)
+        .collect()
+}
+
 /// The metrics of a store: what was forecast, what jobs took, and by how much they differ.
 ///
-/// Forecasts are reported by family and GPU: a series for each would be more than Prometheus should hold.
-pub fn of_store(to: &mut Exposition, forecasts: &[Forecast], observed: &[Observation]) {
+/// Forecasts are reported by family and GPU, and only the largest families by name: a series for each would be more than
+/// Prometheus should hold.
+pub fn of_store(
+    to: &mut Exposition,
+    forecasts: &[impl Borrow<Forecast>],
+    observed: &[impl Borrow<Observation>],
+) {
+    let compared = comparisons(forecasts, observed);
+    let forecasts: Vec<&Forecast> = forecasts.iter().map(Borrow::borrow).collect();
+    let observed: Vec<&Observation> = observed.iter().map(Borrow::borrow).collect();
+    let names = Names::new(&forecasts, &observed);
     let mut families: BTreeMap<[&str; 2], Vec<&Forecast>> = BTreeMap::new();
     for forecast in forecasts {
-        let family = [forecast.family.as_str(), forecast.key.gpu.as_str()];
+        let family = [names.family(&forecast.family), names.gpu(&forecast.key.gpu)];
         families.entry(family).or_default().push(forecast);
     }
     let mut tell = |name: &str, help: &str, pick: fn(&[&Forecast]) -> Option<u64>| {
@@ -47,26 +125,38 @@ pub fn of_store(to: &mut Exposition, forecasts: &[Forecast], observed: &[Observa
             bounds.collect::<Option<Vec<u64>>>()?.into_iter().max()
         },
     );
-    jobs(to, observed);
-    teams(to, observed);
-    errors(to, &comparisons(forecasts, observed));
+    jobs(to, &observed, &names);
+    teams(to, &observed, &names);
+    errors(to, &compared, &names);
 }
 
 /// Jobs by how they ended.
-fn jobs(to: &mut Exposition, observed: &[Observation]) {
+fn jobs(to: &mut Exposition, observed: &[&Observation], names: &Names<'_>) {
     let mut ended: BTreeMap<[&str; 4], u64> = BTreeMap::new();
     let mut ooms: BTreeMap<[&str; 3], u64> = BTreeMap::new();
-    for one in observed {
+    let labels = |one| {
+        let one: &Observation = one;
+        [
+            names.family(&one.family),
+            names.gpu(&one.gpu),
+            names.team(one),
+        ]
+    };
+    let own = most_frequent(observed.iter().map(|one| labels(one)), MAX_NAMES);
+    for &one in observed {
         let how = match one.ended {
             Ended::Completed => "completed",
             Ended::OutOfMemory => "out_of_memory",
             Ended::Other => "other",
         };
-        let team = one.team.as_deref().unwrap_or("");
-        *ended.entry([&one.family, &one.gpu, team, how]).or_default() += 1;
+        // Each family may have jobs of each team.
+        let [family, gpu, team] = match labels(one) {
+            named if own.contains(&named) => named,
+            [_, gpu, _] => [OTHER, gpu, OTHER],
+        };
+        *ended.entry([family, gpu, team, how]).or_default() += 1;
         // Also those of which there were none: a rate needs the value before the first.
-        *ooms.entry([&one.family, &one.gpu, team]).or_default() +=
-            u64::from(one.ended == Ended::OutOfMemory);
+        *ooms.entry([family, gpu, team]).or_default() += u64::from(one.ended == Ended::OutOfMemory);
     }
     let mut jobs = to.metric(
         "tonnage_jobs_total",
@@ -101,11 +191,11 @@ struct TeamSums {
 }
 
 /// The requested and used memory of teams. Sums, so that a rate over them is a mean over any time.
-fn teams(to: &mut Exposition, observed: &[Observation]) {
+fn teams(to: &mut Exposition, observed: &[&Observation], names: &Names<'_>) {
     let mut teams: BTreeMap<&str, TeamSums> = BTreeMap::new();
-    for one in observed {
+    for &one in observed {
         if let Some(asked) = one.asked {
-            let sums = teams.entry(one.team.as_deref().unwrap_or("")).or_default();
+            let sums = teams.entry(names.team(one)).or_default();
             sums.jobs += 1;
             sums.asked = sums.asked.saturating_add(asked);
             sums.used = sums.used.saturating_add(one.used);
@@ -134,36 +224,36 @@ fn teams(to: &mut Exposition, observed: &[Observation]) {
     );
 }
 
-/// Forecasts against use.
-fn errors(to: &mut Exposition, compared: &[Comparison<'_>]) {
-    let mut families: BTreeMap<[&str; 2], Vec<&Comparison<'_>>> = BTreeMap::new();
+/// Forecasts against use: the errors of all families together, as a histogram has a dozen series.
+fn errors(to: &mut Exposition, compared: &[Comparison<'_>], names: &Names<'_>) {
+    let mut by_gpu: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut over: BTreeMap<[&str; 2], u64> = BTreeMap::new();
     for one in compared {
         let job = one.observation;
-        families
-            .entry([&job.family, &job.gpu])
-            .or_default()
-            .push(one);
+        let gpu = names.gpu(&job.gpu);
+        by_gpu.entry(gpu).or_default().push(one.error());
+        // Also those without any: a rate needs the value before the first.
+        *over.entry([names.family(&job.family), gpu]).or_default() +=
+            u64::from(one.is_over_bound());
     }
     let mut histogram = to.metric(
         "tonnage_forecast_error_ratio",
         Kind::Histogram,
         "For jobs that ran to their end: the forecast peak minus the used, over the used.",
     );
-    for ([family, gpu], jobs) in &families {
-        let at_most = |bound: f64| jobs.iter().filter(|one| one.error() <= bound).count() as u64;
+    for (gpu, errors) in &by_gpu {
+        let at_most = |bound: f64| errors.iter().filter(|&&error| error <= bound).count() as u64;
         let bounds = ERRORS.map(|bound| (bound, at_most(bound)));
-        let sum = jobs.iter().map(|one| one.error()).sum();
-        let labels = [("family", *family), ("gpu", *gpu)];
-        histogram.histogram(&labels, &bounds, jobs.len() as u64, sum);
+        let sum = errors.iter().sum();
+        histogram.histogram(&[("gpu", gpu)], &bounds, errors.len() as u64, sum);
     }
-    let mut over = to.metric(
+    let mut total = to.metric(
         "tonnage_over_bound_total",
         Kind::Counter,
         "Jobs that used more than the upper bound of their forecast.",
     );
-    for ([family, gpu], jobs) in &families {
-        let count = jobs.iter().filter(|one| one.is_over_bound()).count();
-        over.add(&[("family", family), ("gpu", gpu)], count);
+    for ([family, gpu], count) in over {
+        total.add(&[("family", family), ("gpu", gpu)], count);
     }
 }
 
@@ -278,5 +368,42 @@ mod tests {
             text.contains(r#"team="a\"} 1\ntonnage_evil 1 \\ "#),
             "{text}"
         );
+    }
+
+    #[test]
+    fn many_families_and_teams_have_few_series() {
+        let first = forecast_of(&[30 * GIB]);
+        let (mut forecasts, mut observed) = (Vec::new(), Vec::new());
+        for number in 0..3000 {
+            let mut forecast = first.clone();
+            forecast.family = format!("run_{number}.sh");
+            let team = format!("team-{}", number % 700);
+            observed.push(observation(&forecast, 30 * GIB, Ended::Completed, &team));
+            forecasts.push(forecast);
+        }
+        for _ in 0..10 {
+            observed.push(observation(&first, 30 * GIB, Ended::Completed, "large"));
+        }
+        let mut exposition = Exposition::default();
+        of_store(&mut exposition, &forecasts, &observed);
+        let text = exposition.to_text();
+        let series = |start: &str| {
+            let lines = text.lines().filter(|line| line.starts_with(start));
+            let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+            (values.clone().count(), values.sum::<u64>())
+        };
+        // Nothing is lost: a family without series is in `other`.
+        for (name, sum) in [
+            ("tonnage_forecasts{", 3000),
+            ("tonnage_jobs_total{", 3010),
+            ("tonnage_team_jobs_total{", 3010),
+        ] {
+            let (count, values) = series(name);
+            assert!(count <= MAX_NAMES + 1, "{name} {count}");
+            assert_eq!(values, sum, "{name}");
+        }
+        assert_eq!(series("tonnage_forecast_error_ratio_bucket{").0, 12);
+        assert!(text.contains("family=\"train.py\",gpu=\"h100-80gb\",team=\"large\""));
+        assert!(text.lines().count() < 2000, "{}", text.lines().count());
     }
 }

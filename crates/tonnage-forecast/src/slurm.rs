@@ -20,10 +20,10 @@ use asked::Wanted;
 use programs::StartedBy;
 use script::{Commands, command_of, commands_of};
 
-use crate::admit::{Action, Asked, Decision, Mode, decide};
+use crate::admit::{Action, Asked, Decision, Mode, Sizes, decide};
 use crate::emit::shards;
 use crate::forecast::Forecast;
-use crate::key::{ALLOCATOR_SETTINGS, JobKey};
+use crate::key::{ALLOCATOR_SETTINGS, JobKey, SourceFiles};
 use crate::store::{Store, StoreError};
 
 /// The longest that a hook may wait.
@@ -145,6 +145,19 @@ pub fn submission(
     shard: u64,
     submission: &Submission<'_>,
 ) -> Result<Answer, StoreError> {
+    let wanted = Wanted::from_options(submission.asked);
+    if wanted.is_settled {
+        return Ok(Answer {
+            decision: Decision {
+                action: Action::None,
+                bytes: None,
+                message: String::new(),
+            },
+            tasks: submission.tasks.unwrap_or(1).max(1),
+            shards: None,
+            forecast: None,
+        });
+    }
     let gpu_types = GpuTypes::from_settings(settings, submission.asked);
     let commands = match submission.script {
         Some(script) => commands_of(script, submission.words),
@@ -156,7 +169,6 @@ pub fn submission(
         .map(|(forecast, _)| forecast)
         .max_by_key(|forecast| most(forecast));
 
-    let wanted = Wanted::from_options(submission.asked);
     let request = fullest.and_then(|forecast| forecast.request(forecast.fullest()));
     let request_shards = request.and_then(|bytes| shards(bytes, shard));
     let tasks = submission.tasks.unwrap_or(1).max(1);
@@ -167,9 +179,12 @@ pub fn submission(
         None if wanted.gpus => Asked::WholeGpus,
         None => Asked::Nothing,
     };
-    let largest = gpu_types.largest_shards.saturating_mul(shard);
+    let sizes = Sizes {
+        smallest: gpu_types.smallest_shards.saturating_mul(shard),
+        largest: gpu_types.largest_shards.saturating_mul(shard),
+    };
     let mut answer = Answer {
-        decision: decide(fullest, asked, largest, settings.mode),
+        decision: decide(fullest, asked, sizes, settings.mode),
         tasks,
         shards: None,
         forecast: fullest.map(|forecast| forecast.name.clone()),
@@ -200,9 +215,9 @@ pub fn submission(
         if missing.len() > SHOWN {
             parts += ", …";
         }
-        *decision = decide(None, asked, largest, settings.mode);
+        *decision = decide(None, asked, sizes, settings.mode);
         let done = match decision.action {
-            Action::Fill => "it requests whole GPUs",
+            Action::Fill | Action::Whole => "it requests whole GPUs",
             Action::None | Action::Advise | Action::Refuse => "nothing was changed",
         };
         decision.message = format!(
@@ -218,7 +233,7 @@ pub fn submission(
     {
         of_a_node(decision, count, tasks, &gpu_types);
     }
-    if decision.action == Action::Fill {
+    if matches!(decision.action, Action::Fill | Action::Whole) {
         match tasks_to_fill(&known, submission.tasks, settings) {
             Ok(tasks) => {
                 answer.tasks = tasks;
@@ -254,8 +269,13 @@ fn look_up(
     let store = Store::new(&settings.store);
     let mut known = Vec::new();
     let mut missing = Vec::new();
+    let mut files = SourceFiles::default();
     for started in &commands.found {
-        let mut key = JobKey::of_command(&started.words, &submission.folder.join(&started.folder));
+        let folder = submission.folder.join(&started.folder);
+        let Some(mut key) = JobKey::of_command_within(&started.words, &folder, &mut files) else {
+            missing.push(place(started.line));
+            continue;
+        };
         key.allocator.clone_from(&submission.allocator);
         let ranks = match started.by {
             StartedBy::Srun(own) => own.or(submission.tasks),
@@ -373,6 +393,7 @@ fn tasks_of(gpus: u32, by: StartedBy, asked: Option<u32>) -> Result<u32, String>
 /// The kinds of GPUs that a job may get.
 struct GpuTypes {
     names: Vec<String>,
+    smallest_shards: u64,
     largest_shards: u64,
 }
 
@@ -395,6 +416,7 @@ impl GpuTypes {
         };
         Self {
             names: gpus.iter().map(name).collect(),
+            smallest_shards: gpus.iter().map(|gpu| gpu.shards).min().unwrap_or(0),
             largest_shards: gpus.iter().map(|gpu| gpu.shards).max().unwrap_or(0),
         }
     }
@@ -412,6 +434,7 @@ impl Answer {
             Action::None => "none",
             Action::Advise => "advise",
             Action::Fill => "fill",
+            Action::Whole => "whole",
             Action::Refuse => "refuse",
         };
         let mut lines = BTreeMap::from([
@@ -660,6 +683,35 @@ mod tests {
             let (found, filled, message) = cluster.ask("python train.py", None, &[]);
             assert_eq!((found, filled), (action, None));
             assert!(message.contains("does not fit"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_job_with_an_unknown_part_gets_a_gpu_of_any_size() {
+        let one = forecast_of(&[29 * GIB]);
+        let mut cluster = Cluster::with(Some(&one), Mode::Enforce);
+        cluster.settings.gpus.push(GpuType {
+            name: "l40s".to_owned(),
+            shards: 44,
+        });
+        let script = "python train.py\npython other.py\n";
+        let (action, filled, message) = cluster.ask(script, None, &[]);
+        assert_eq!((action, filled), (Action::Whole, None), "{message}");
+        assert!(message.contains("it requests whole GPUs"), "{message}");
+        // The job names its GPU: all of them have one size.
+        let (action, filled, _) = cluster.ask(script, None, &["gres=shard:h100:40"]);
+        assert_eq!((action, filled), (Action::Advise, None));
+    }
+
+    #[test]
+    fn a_job_that_declines_gpus_or_shares_them_otherwise_is_left_alone() {
+        let cluster = Cluster::with(Some(&forecast_of(&[29 * GIB])), Mode::Enforce);
+        for option in ["gres=none", "gres=mps:50"] {
+            let (action, filled, message) = cluster.ask("python train.py", None, &[option]);
+            assert_eq!(
+                (action, filled, message),
+                (Action::None, None, String::new())
+            );
         }
     }
 

@@ -2,13 +2,14 @@
 //! Limits of a server.
 //!
 //! Requests are few and small; a connection that does not go on can hurt such a server. So a connection has a limit on
-//! the time until its headers are there and one on the time in which nothing moves in either direction, and the number
-//! of connections has a limit.
+//! the time until its headers are there and one on the time in which nothing moves in either direction. The number of
+//! connections has a limit, in all and for each client, so that one client does not take those of the others.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use axum_server::Server;
 use axum_server::accept::Accept;
 use hyper_util::rt::TokioTimer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
@@ -24,10 +26,14 @@ use tokio::time::{Instant, Sleep};
 pub struct Limits {
     /// Until the headers of a request are there, also of the next one on the same connection.
     pub headers: Duration,
+    /// Until a connection is encrypted.
+    pub handshake: Duration,
     /// In which nothing is read or written.
     pub silence: Duration,
     /// Connections at a time; who comes then is turned away.
     pub connections: usize,
+    /// The same of one address.
+    pub connections_of_a_client: usize,
 }
 
 /// Holds a server to limits.
@@ -40,7 +46,8 @@ pub fn limited<A>(
         .map(|inner| LimitedAcceptor {
             inner,
             connections,
-            silence: limits.silence,
+            clients: Clients::default(),
+            limits,
         })
         // Only one version: a server with two would wait without a limit to learn which one the client uses.
         .http1_only();
@@ -58,14 +65,53 @@ pub fn limited<A>(
 pub struct LimitedAcceptor<A> {
     inner: A,
     connections: Arc<Semaphore>,
-    silence: Duration,
+    clients: Clients,
+    limits: Limits,
 }
 
-impl<I, S, A> Accept<I, S> for LimitedAcceptor<A>
+/// The number of connections of each address.
+#[derive(Clone, Debug, Default)]
+struct Clients(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+impl Clients {
+    /// One more of this address; none if it has `most`.
+    fn enter(&self, address: IpAddr, most: usize) -> Option<Client> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Client {
+            address,
+            all: self.clone(),
+        })
+    }
+}
+
+/// A connection of an address, until it is dropped.
+#[derive(Debug)]
+struct Client {
+    address: IpAddr,
+    all: Clients,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let mut counts = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+impl<S, A> Accept<TcpStream, S> for LimitedAcceptor<A>
 where
-    A: Accept<I, S> + Clone + Send + 'static,
+    A: Accept<TcpStream, S> + Clone + Send + 'static,
     A::Future: Send,
-    I: Send + 'static,
     S: Send + 'static,
 {
     type Stream = LimitedStream<A::Stream>;
@@ -73,24 +119,29 @@ where
     type Future =
         Pin<Box<dyn Future<Output = io::Result<(Self::Stream, Self::Service)>> + Send + 'static>>;
 
-    fn accept(&self, stream: I, service: S) -> Self::Future {
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let Self {
             inner,
             connections,
-            silence,
+            clients,
+            limits,
         } = self.clone();
         Box::pin(async move {
+            let address = stream.peer_addr()?.ip();
+            let client = clients.enter(address, limits.connections_of_a_client);
+            let client = client.ok_or_else(|| io::Error::other("too many of one client"))?;
             let permit = Arc::clone(&connections)
                 .try_acquire_owned()
                 .map_err(io::Error::other)?;
             // A TLS connection may be silent before it is one.
-            let accepted = tokio::time::timeout(silence, inner.accept(stream, service)).await;
+            let accepted = inner.accept(stream, service);
+            let accepted = tokio::time::timeout(limits.handshake, accepted).await;
             let (inner, service) = accepted.map_err(io::Error::other)??;
             let stream = LimitedStream {
                 inner,
-                silence,
-                until: Box::pin(tokio::time::sleep(silence)),
-                _permit: permit,
+                silence: limits.silence,
+                until: Box::pin(tokio::time::sleep(limits.silence)),
+                _held: (permit, client),
             };
             Ok((stream, service))
         })
@@ -103,7 +154,7 @@ pub struct LimitedStream<T> {
     inner: T,
     silence: Duration,
     until: Pin<Box<Sleep>>,
-    _permit: OwnedSemaphorePermit,
+    _held: (OwnedSemaphorePermit, Client),
 }
 
 impl<T: Unpin> LimitedStream<T> {

@@ -28,8 +28,10 @@ async fn served(limits: Limits) -> SocketAddr {
 
 const QUICK: Limits = Limits {
     headers: Duration::from_millis(200),
+    handshake: Duration::from_millis(300),
     silence: Duration::from_millis(300),
     connections: 2,
+    connections_of_a_client: 2,
 };
 
 #[tokio::test]
@@ -86,4 +88,37 @@ async fn connections_beyond_the_limit_are_turned_away_until_others_end() {
     let mut read = String::new();
     next.read_to_string(&mut read).await.unwrap();
     assert!(read.ends_with("here"), "{read}");
+}
+
+#[tokio::test]
+async fn a_client_does_not_take_the_connections_of_others() {
+    let limits = Limits {
+        headers: Duration::from_secs(20),
+        silence: Duration::from_secs(20),
+        connections: 10,
+        connections_of_a_client: 3,
+        ..QUICK
+    };
+    let address = served(limits).await;
+    let connect = async |from: [u8; 4]| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((from, 0))).unwrap();
+        socket.connect(address).await.unwrap()
+    };
+    let answers = async |stream: &mut TcpStream| {
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        matches!(stream.read(&mut [0; 9]).await, Ok(9))
+    };
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut stream = connect([127, 0, 0, 2]).await;
+        assert!(answers(&mut stream).await);
+        held.push(stream);
+    }
+    assert!(!answers(&mut connect([127, 0, 0, 2]).await).await);
+    assert!(answers(&mut connect([127, 0, 0, 3]).await).await);
+    // One that has ended makes room.
+    held.pop();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(answers(&mut connect([127, 0, 0, 2]).await).await);
 }

@@ -7,11 +7,11 @@
 //! the machine counts little. Time that a thread sleeps for a lock is not a part of
 //! it; that is shown apart, as the number of requests that needed the lock.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 
-use tonnage_alloc::tonnage::Settings;
-use tonnage_alloc::{PolicyError, Request, SimConfig, SimDevice, StreamId};
-use tonnage_runtime::{Block, Front, Runtime};
+use tonnage_runtime::{
+    Block, Error, Front, Request, Runtime, Settings, SimConfig, SimDevice, StreamId,
+};
 
 const PAIRS: u64 = 200_000;
 const ROUNDS: usize = 15;
@@ -19,22 +19,20 @@ const ROUNDS: usize = 15;
 /// Sizes as a program requests again and again.
 const SIZES: [u64; 8] = [512, 2048, 4096, 12_288, 65_536, 131_072, 524_288, 1 << 20];
 
-fn runtime() -> Arc<Runtime<SimDevice>> {
+fn runtime() -> Runtime<SimDevice> {
     let device = SimDevice::new(SimConfig::with_total(64 << 30));
-    Arc::new(Runtime::new(device, Settings::default()))
+    Runtime::new(device, Settings::default())
 }
 
 /// Replaces random ones of `live` blocks, through the front.
-fn pairs(front: &mut Front<SimDevice>, held: &mut [Option<Block>], seed: &mut u64) {
+fn pairs(front: &mut Front<SimDevice>, held: &mut [Option<Block<SimDevice>>], seed: &mut u64) {
     for _ in 0..PAIRS {
         *seed = seed
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
         let place = &mut held[(*seed >> 33) as usize % held.len().max(1)];
         let size = SIZES[(*seed >> 20) as usize % SIZES.len()];
-        if let Some(block) = place.take() {
-            let _ = front.free(block);
-        }
+        *place = None;
         *place = front.alloc(size).ok();
     }
 }
@@ -57,7 +55,7 @@ fn through_fronts(threads: u64, live: usize) -> (f64, f64) {
                 let (runtime, start) = (&runtime, &start);
                 scope.spawn(move || {
                     let mut front = runtime.front(StreamId(number));
-                    let mut held: Vec<Option<Block>> = (0..live).map(|_| None).collect();
+                    let mut held: Vec<Option<Block<SimDevice>>> = (0..live).map(|_| None).collect();
                     let mut seed = number + 1;
                     let mut best = f64::MAX;
                     pairs(&mut front, &mut held, &mut seed);
@@ -66,9 +64,6 @@ fn through_fronts(threads: u64, live: usize) -> (f64, f64) {
                         let began = processor_time();
                         pairs(&mut front, &mut held, &mut seed);
                         best = best.min((processor_time() - began) as f64 / PAIRS as f64);
-                    }
-                    for block in held.into_iter().flatten() {
-                        let _ = front.free(block);
                     }
                     best
                 })
@@ -83,9 +78,9 @@ fn through_fronts(threads: u64, live: usize) -> (f64, f64) {
 }
 
 /// The same with one lock.
-fn through_the_lock(live: usize) -> Result<f64, PolicyError> {
+fn through_the_lock(live: usize) -> Result<f64, Error> {
     let runtime = runtime();
-    let mut held = vec![None; live];
+    let mut held: Vec<Option<Block<SimDevice>>> = (0..live).map(|_| None).collect();
     let mut seed = 1_u64;
     let mut best = f64::MAX;
     for _ in 0..ROUNDS {
@@ -96,9 +91,7 @@ fn through_the_lock(live: usize) -> Result<f64, PolicyError> {
                 .wrapping_add(1_442_695_040_888_963_407);
             let place = &mut held[(seed >> 33) as usize % live.max(1)];
             let size = SIZES[(seed >> 20) as usize % SIZES.len()];
-            if let Some(block) = place.take() {
-                runtime.free(block)?;
-            }
+            *place = None;
             *place = Some(runtime.alloc(Request::new(size, StreamId(0)))?);
         }
         best = best.min((processor_time() - began) as f64 / PAIRS as f64);
@@ -107,7 +100,7 @@ fn through_the_lock(live: usize) -> Result<f64, PolicyError> {
 }
 
 #[expect(clippy::print_stdout, reason = "a measurement is shown")]
-fn main() -> Result<(), PolicyError> {
+fn main() -> Result<(), Error> {
     for live in [100, 1000, 10_000] {
         let lock = through_the_lock(live)?;
         let (one, reached) = through_fronts(1, live);

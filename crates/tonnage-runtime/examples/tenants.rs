@@ -7,53 +7,47 @@
 
 use std::sync::Arc;
 
-use tonnage_alloc::tonnage::Settings;
-use tonnage_alloc::{PolicyError, StreamId};
 use tonnage_device_host::HostDevice;
-use tonnage_runtime::{Error, Runtime, Tenant};
+use tonnage_runtime::{Error, Runtime, Settings, StreamId, Tenant};
 
 const MIB: u64 = 1 << 20;
 
 /// One service: it keeps a few buffers and requests more now and then.
 fn serve(
-    runtime: &Arc<Runtime<HostDevice>>,
+    runtime: &Runtime<HostDevice>,
     tenant: &Arc<Tenant>,
     stream: StreamId,
     size: u64,
-) -> Result<(u64, u64), PolicyError> {
+) -> Result<(u64, u64), Error> {
     let mut front = runtime.front(stream);
     let (mut served, mut refused) = (0, 0);
     let mut buffers = Vec::new();
     for round in 0..200_u64 {
         match front.alloc_for(tenant, size + round % 5 * 4096) {
-            Ok(buffer) => {
+            Ok(mut buffer) => {
                 let text = format!("{} {round}", tenant.name());
-                runtime.with_device(|device| device.write(buffer.addr(), text.as_bytes()))??;
+                buffer.write(0, text.as_bytes())?;
                 served += 1;
                 buffers.push((buffer, text));
             }
             // Above its quota. Others do not notice.
-            Err(Error::Policy(PolicyError::Refused(_))) => refused += 1,
-            Err(error) => return Err(error.into()),
+            Err(Error::Quota { .. }) => refused += 1,
+            Err(error) => return Err(error),
         }
         if buffers.len() > 12 || (round % 3 == 0 && !buffers.is_empty()) {
             let (buffer, text) = buffers.swap_remove(round as usize % buffers.len());
             let mut bytes = vec![0; text.len()];
-            runtime.with_device(|device| device.read(buffer.addr(), &mut bytes))??;
+            buffer.read(0, &mut bytes)?;
             assert_eq!(bytes, text.as_bytes(), "somebody else wrote to the buffer");
-            front.free(buffer)?;
         }
-    }
-    for (buffer, _) in buffers {
-        front.free(buffer)?;
     }
     Ok((served, refused))
 }
 
 #[expect(clippy::print_stdout, reason = "an example shows what it did")]
-fn main() -> Result<(), PolicyError> {
+fn main() -> Result<(), Error> {
     let arena = HostDevice::new(64 * MIB)?;
-    let runtime = Arc::new(Runtime::new(arena, Settings::default()));
+    let runtime = Runtime::new(arena, Settings::default());
     let tenants = [
         (Tenant::new("search", 24 * MIB), MIB),
         (Tenant::new("images", 12 * MIB), 2 * MIB),

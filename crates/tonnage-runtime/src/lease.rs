@@ -14,19 +14,21 @@
 //! its own program, until both have ended.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use thiserror::Error;
+use thiserror::Error as ThisError;
 use tonnage_alloc::{
-    Access, Contents, Device, DeviceAddr, DeviceError, EventId, PhysicalId, PolicyError, StreamId,
+    Access, Contents, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId,
 };
+use tonnage_text::bytes;
 
-use crate::Runtime;
 use crate::sync::{self, Arc, Mutex};
+use crate::{Error, Runtime};
 
 /// How long other processes are waited for.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -37,7 +39,7 @@ const TOTAL: &str = "total";
 const SUFFIX: &str = "lease";
 
 /// Why there is no lease, or why it could not be queried.
-#[derive(Debug, Error)]
+#[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum LeaseError {
     /// Names are letters, digits, `-` and `_`.
@@ -54,6 +56,9 @@ pub enum LeaseError {
         /// Bytes that were given.
         given: u64,
     },
+    /// The quotas of all processes would be more than the device has.
+    #[error("{0}")]
+    Quotas(Box<Overcommitted>),
     /// This is a fork of the process that has the lease.
     #[error("the lease is of the process that this one was forked from: take one here")]
     Forked,
@@ -67,6 +72,63 @@ pub enum LeaseError {
     },
 }
 
+/// The lease of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseInfo {
+    /// Its name.
+    pub name: String,
+    /// The process.
+    pub process: u32,
+    /// Bytes that it holds.
+    pub used: u64,
+    /// Bytes that it may hold at most.
+    pub quota: u64,
+}
+
+impl fmt::Display for LeaseInfo {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (used, quota) = (bytes(self.used), bytes(self.quota));
+        let Self { name, process, .. } = self;
+        write!(text, "{name} (process {process}) holds {used} of {quota}")
+    }
+}
+
+/// A quota that does not fit beside those of other processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Overcommitted {
+    /// The lease that was not taken.
+    pub name: String,
+    /// Its quota.
+    pub quota: u64,
+    /// The largest quota that fits.
+    pub left: u64,
+    /// The other processes.
+    pub others: Vec<LeaseInfo>,
+}
+
+impl fmt::Display for Overcommitted {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (quota, left) = (bytes(self.quota), bytes(self.left));
+        write!(
+            text,
+            "the quota of {}, {quota}, does not fit: {left} are left",
+            self.name
+        )?;
+        if !self.others.is_empty() {
+            write!(text, ", because {}", list(&self.others))?;
+        }
+        text.write_str("; use a smaller quota, or end another process")
+    }
+}
+
+/// Leases in a sentence.
+pub(crate) fn list(leases: &[LeaseInfo]) -> String {
+    let leases: Vec<String> = leases.iter().map(LeaseInfo::to_string).collect();
+    leases.join(", ")
+}
+
 /// The contents of a lease file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
@@ -74,23 +136,32 @@ struct Entry {
     used: u64,
     /// Bytes that it would like others to give back.
     wanted: u64,
+    /// Bytes that it may hold at most.
+    quota: u64,
+    /// The process.
+    process: u32,
 }
 
 impl Entry {
     fn read(file: &File) -> io::Result<Self> {
-        let mut bytes = [0; 16];
+        let mut bytes = [0; 32];
         file.read_exact_at(&mut bytes, 0)?;
-        let (used, wanted) = bytes.split_at(8);
-        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        let numbers: [u64; 4] = std::array::from_fn(|place| {
+            let bytes = bytes[8 * place..].first_chunk();
+            bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        });
+        let [used, wanted, quota, process] = numbers;
         Ok(Self {
-            used: number(used),
-            wanted: number(wanted),
+            used,
+            wanted,
+            quota,
+            process: process as u32,
         })
     }
 
     fn write(self, file: &File) -> io::Result<()> {
-        let bytes = [self.used.to_le_bytes(), self.wanted.to_le_bytes()].concat();
-        file.write_all_at(&bytes, 0)
+        let numbers = [self.used, self.wanted, self.quota, self.process.into()];
+        file.write_all_at(&numbers.map(u64::to_le_bytes).concat(), 0)
     }
 }
 
@@ -98,10 +169,8 @@ impl Entry {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tonnage_alloc::tonnage::Settings;
-/// use tonnage_alloc::{Request, StreamId};
 /// use tonnage_device_host::HostDevice;
-/// use tonnage_runtime::{Lease, Leased, Runtime};
+/// use tonnage_runtime::{Lease, Leased, Request, Runtime, Settings, StreamId};
 ///
 /// let folder = std::env::temp_dir().join(format!("leases-{}", std::process::id()));
 /// // 64 MiB for all processes, 48 of them for this one at most.
@@ -112,7 +181,7 @@ impl Entry {
 /// let block = runtime.alloc(Request::new(40 << 20, StreamId(0)))?;
 /// assert_eq!(lease.used(), 40 << 20);
 /// assert!(runtime.alloc(Request::new(10 << 20, StreamId(0))).is_err());
-/// # runtime.free(block)?;
+/// # drop(block);
 /// # runtime.close()?;
 /// # drop((runtime, lease));
 /// # std::fs::remove_dir_all(folder)?;
@@ -143,11 +212,12 @@ struct Own {
 }
 
 /// The bytes that the others have.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Others {
     used: u64,
     wanted: u64,
     recovered: u64,
+    leases: Vec<LeaseInfo>,
 }
 
 impl Lease {
@@ -162,7 +232,30 @@ impl Lease {
         name: &str,
         quota: u64,
     ) -> Result<Self, LeaseError> {
-        let folder = folder.as_ref();
+        Self::take(folder.as_ref(), total, name, quota, false)
+    }
+
+    /// The same, if the quotas of all processes fit on the device together: no other process can then hold memory that
+    /// this quota promises, if all of them take their leases so.
+    ///
+    /// # Errors
+    /// [`LeaseError::Quotas`] if they do not fit, and as [`new`](Self::new).
+    pub fn guaranteed(
+        folder: impl AsRef<Path>,
+        total: u64,
+        name: &str,
+        quota: u64,
+    ) -> Result<Self, LeaseError> {
+        Self::take(folder.as_ref(), total, name, quota, true)
+    }
+
+    fn take(
+        folder: &Path,
+        total: u64,
+        name: &str,
+        quota: u64,
+        guaranteed: bool,
+    ) -> Result<Self, LeaseError> {
         let fits = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
         if name.is_empty() || name.len() > 200 || !name.chars().all(fits) {
             return Err(LeaseError::Name(name.to_owned()));
@@ -193,14 +286,36 @@ impl Lease {
             Err(TryLockError::WouldBlock) => return Err(LeaseError::Taken(name.to_owned())),
             Err(TryLockError::Error(source)) => return Err(LeaseError::System { path, source }),
         }
-        Entry::default().write(&file).map_err(failed(&path))?;
+        let process = std::process::id();
+        if guaranteed {
+            let Others { leases: others, .. } = read_leases(folder, name)?;
+            let promised = others.iter().map(|lease| lease.quota);
+            let left = total.saturating_sub(promised.fold(0, u64::saturating_add));
+            if quota > left {
+                // The file goes before another process can look at it.
+                fs::remove_file(&path).map_err(failed(&path))?;
+                let name = name.to_owned();
+                return Err(LeaseError::Quotas(Box::new(Overcommitted {
+                    name,
+                    quota,
+                    left,
+                    others,
+                })));
+            }
+        }
+        let entry = Entry {
+            quota: quota.min(total),
+            process,
+            ..Entry::default()
+        };
+        entry.write(&file).map_err(failed(&path))?;
         table.unlock().map_err(failed(&path))?;
         let lease = Self {
             folder: folder.to_owned(),
             name: name.to_owned(),
             total,
             quota: quota.min(total),
-            process: std::process::id(),
+            process,
             own: Mutex::new(Own {
                 table,
                 file,
@@ -255,7 +370,7 @@ impl Lease {
         }
         let path = self.folder.join(TOTAL);
         own.table.lock().map_err(failed(&path))?;
-        let done = self.others().and_then(|others| {
+        let done = read_leases(&self.folder, &self.name).and_then(|others| {
             own.recovered += others.recovered;
             let done = act(own, &others);
             own.known_free = self.left(own, &others);
@@ -265,43 +380,14 @@ impl Lease {
         done
     }
 
-    /// The bytes that other processes have. The lease of one that has ended goes.
-    fn others(&self) -> Result<Others, LeaseError> {
-        let mut others = Others::default();
-        let own = format!("{}.{SUFFIX}", self.name);
-        for entry in fs::read_dir(&self.folder).map_err(failed(&self.folder))? {
-            let path = entry.map_err(failed(&self.folder))?.path();
-            let is_lease = path.extension().is_some_and(|end| end == SUFFIX);
-            if !is_lease || path.file_name().is_some_and(|name| name == own.as_str()) {
-                continue;
-            }
-            let file = match OpenOptions::new().read(true).write(true).open(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(source) => return Err(LeaseError::System { path, source }),
-            };
-            match file.try_lock() {
-                Ok(()) => {
-                    fs::remove_file(&path).map_err(failed(&path))?;
-                    others.recovered += 1;
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let Entry { used, wanted } = Entry::read(&file).map_err(failed(&path))?;
-                    others.used = others.used.saturating_add(used);
-                    others.wanted = others.wanted.saturating_add(wanted);
-                }
-                Err(TryLockError::Error(source)) => {
-                    return Err(LeaseError::System { path, source });
-                }
-            }
-        }
-        Ok(others)
-    }
-
     fn write(&self, own: &Own, wanted: u64) -> Result<(), LeaseError> {
         let path = self.folder.join(format!("{}.{SUFFIX}", self.name));
-        let used = own.used;
-        let entry = Entry { used, wanted };
+        let entry = Entry {
+            used: own.used,
+            wanted,
+            quota: self.quota,
+            process: self.process,
+        };
         entry.write(&own.file).map_err(failed(&path))
     }
 
@@ -330,6 +416,15 @@ impl Lease {
     fn left(&self, own: &Own, others: &Others) -> u64 {
         let left = self.total.saturating_sub(others.used + own.used);
         left.min(self.quota.saturating_sub(own.used))
+    }
+
+    /// The leases of other processes that are alive.
+    ///
+    /// # Errors
+    /// If the system fails.
+    pub fn others(&self) -> Result<Vec<LeaseInfo>, LeaseError> {
+        let mut own = sync::locked(&self.own);
+        self.change(&mut own, |_, others| Ok(others.leases.clone()))
     }
 
     /// Bytes that other processes would like to have.
@@ -388,6 +483,46 @@ impl Drop for Lease {
     }
 }
 
+/// The bytes that other processes have. The lease of one that has ended goes.
+fn read_leases(folder: &Path, name: &str) -> Result<Others, LeaseError> {
+    let mut others = Others::default();
+    let own = format!("{name}.{SUFFIX}");
+    for entry in fs::read_dir(folder).map_err(failed(folder))? {
+        let path = entry.map_err(failed(folder))?.path();
+        let is_lease = path.extension().is_some_and(|end| end == SUFFIX);
+        if !is_lease || path.file_name().is_some_and(|name| name == own.as_str()) {
+            continue;
+        }
+        let file = match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(source) => return Err(LeaseError::System { path, source }),
+        };
+        match file.try_lock() {
+            Ok(()) => {
+                fs::remove_file(&path).map_err(failed(&path))?;
+                others.recovered += 1;
+            }
+            Err(TryLockError::WouldBlock) => {
+                let entry = Entry::read(&file).map_err(failed(&path))?;
+                others.used = others.used.saturating_add(entry.used);
+                others.wanted = others.wanted.saturating_add(entry.wanted);
+                let name = path.file_stem().unwrap_or_default();
+                others.leases.push(LeaseInfo {
+                    name: name.to_string_lossy().into_owned(),
+                    process: entry.process,
+                    used: entry.used,
+                    quota: entry.quota,
+                });
+            }
+            Err(TryLockError::Error(source)) => {
+                return Err(LeaseError::System { path, source });
+            }
+        }
+    }
+    Ok(others)
+}
+
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -402,11 +537,11 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> LeaseError {
     move |source| LeaseError::System { path, source }
 }
 
-/// A device of which this process uses no more than its lease.
+/// A device of which this process uses no more than its lease, if it has one.
 #[derive(Debug)]
 pub struct Leased<D> {
     inner: D,
-    lease: Arc<Lease>,
+    lease: Option<Arc<Lease>>,
     physical: BTreeMap<PhysicalId, u64>,
     allocations: BTreeMap<DeviceAddr, u64>,
 }
@@ -414,12 +549,26 @@ pub struct Leased<D> {
 impl<D: Device> Leased<D> {
     /// The same device, within a lease.
     pub fn new(inner: D, lease: Arc<Lease>) -> Self {
+        Self::within_lease(inner, Some(lease))
+    }
+
+    /// The same device, all of it.
+    pub fn alone(inner: D) -> Self {
+        Self::within_lease(inner, None)
+    }
+
+    fn within_lease(inner: D, lease: Option<Arc<Lease>>) -> Self {
         Self {
             inner,
             lease,
             physical: BTreeMap::new(),
             allocations: BTreeMap::new(),
         }
+    }
+
+    /// The device itself.
+    pub fn inner(&self) -> &D {
+        &self.inner
     }
 
     /// The device itself.
@@ -433,7 +582,10 @@ impl<D: Device> Leased<D> {
         size: u64,
         obtain: impl FnOnce(&mut D) -> Result<T, DeviceError>,
     ) -> Result<T, DeviceError> {
-        match self.lease.charge(size) {
+        let Some(lease) = self.lease.clone() else {
+            return obtain(&mut self.inner);
+        };
+        match lease.charge(size) {
             Ok(true) => {}
             Ok(false) => {
                 return Err(DeviceError::OutOfMemory {
@@ -452,17 +604,21 @@ impl<D: Device> Leased<D> {
                 });
             }
         }
-        obtain(&mut self.inner).inspect_err(|_| self.lease.refund(size))
+        obtain(&mut self.inner).inspect_err(|_| lease.refund(size))
     }
 }
 
 impl<D: Device> Device for Leased<D> {
     fn total(&self) -> u64 {
-        self.inner.total().min(self.lease.quota)
+        let quota = self.lease.as_ref().map_or(u64::MAX, |lease| lease.quota);
+        self.inner.total().min(quota)
     }
 
     fn free_bytes(&self) -> u64 {
-        let known = sync::locked(&self.lease.own).known_free;
+        let known = match &self.lease {
+            Some(lease) => sync::locked(&lease.own).known_free,
+            None => u64::MAX,
+        };
         self.inner.free_bytes().min(known)
     }
 
@@ -472,14 +628,16 @@ impl<D: Device> Device for Leased<D> {
 
     fn malloc(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
         let addr = self.within(size, |inner| inner.malloc(size))?;
-        self.allocations.insert(addr, size);
+        if self.lease.is_some() {
+            self.allocations.insert(addr, size);
+        }
         Ok(addr)
     }
 
     fn free(&mut self, addr: DeviceAddr) -> Result<(), DeviceError> {
         self.inner.free(addr)?;
-        if let Some(size) = self.allocations.remove(&addr) {
-            self.lease.refund(size);
+        if let (Some(lease), Some(size)) = (&self.lease, self.allocations.remove(&addr)) {
+            lease.refund(size);
         }
         Ok(())
     }
@@ -494,14 +652,16 @@ impl<D: Device> Device for Leased<D> {
 
     fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
         let memory = self.within(size, |inner| inner.create(size))?;
-        self.physical.insert(memory, size);
+        if self.lease.is_some() {
+            self.physical.insert(memory, size);
+        }
         Ok(memory)
     }
 
     fn release(&mut self, memory: PhysicalId) -> Result<(), DeviceError> {
         self.inner.release(memory)?;
-        if let Some(size) = self.physical.remove(&memory) {
-            self.lease.refund(size);
+        if let (Some(lease), Some(size)) = (&self.lease, self.physical.remove(&memory)) {
+            lease.refund(size);
         }
         Ok(())
     }
@@ -579,18 +739,18 @@ impl Drop for Recalls {
 impl<D: Device> Runtime<D> {
     /// Reports which lease the device is held to, so that other processes are queried before a request is refused.
     pub fn share(&self, lease: Arc<Lease>) {
-        *sync::locked(&self.lease) = Some(lease);
+        *sync::locked(&self.0.lease) = Some(lease);
     }
 
     /// Gives back what this process does not use, if another one would like to have memory; how many bytes went back.
     ///
     /// # Errors
     /// If the device or the system fails.
-    pub fn answer_recall(&self) -> Result<u64, PolicyError> {
-        let Some(lease) = sync::locked(&self.lease).clone() else {
+    pub fn answer_recall(&self) -> Result<u64, Error> {
+        let Some(lease) = sync::locked(&self.0.lease).clone() else {
             return Ok(0);
         };
-        let refused = |error: LeaseError| PolicyError::Refused(error.to_string());
+        let refused = |error: LeaseError| Error::Refused(error.to_string());
         if lease.wanted_by_others().map_err(refused)? == 0 {
             return Ok(0);
         }
@@ -602,9 +762,9 @@ impl<D: Device> Runtime<D> {
 
 impl<D: Device + 'static> Runtime<D> {
     /// Calls [`answer_recall`](Self::answer_recall) again and again, on its own thread.
-    pub fn answer_recalls(self: &Arc<Self>, every: Duration) -> Recalls {
+    pub fn answer_recalls(&self, every: Duration) -> Recalls {
         let (ended, ends) = std::sync::mpsc::channel();
-        let runtime = Arc::clone(self);
+        let runtime = self.clone();
         let thread = std::thread::spawn(move || {
             while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(every) {
                 // A step that fails now is tried again; the program itself gets the error when it requests memory.

@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 
 use tonnage_alloc::tonnage::Range;
-use tonnage_alloc::{Contents, DeviceAddr, DeviceError, Policy, PolicyError, Tag};
+use tonnage_alloc::{Contents, Device, DeviceAddr, DeviceError, Policy, PolicyError, Tag};
 
-use crate::{Runtime, State};
+use crate::{Error, Runtime, State};
 
 /// The fate of the contents of paused memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,50 +61,57 @@ impl<D: Contents> Runtime<D> {
     /// for first. Until [`resume`](Self::resume) no thread may touch the blocks; they may be freed.
     ///
     /// ```
-    /// use tonnage_alloc::tonnage::Settings;
-    /// use tonnage_alloc::{PolicyError, Request, StreamId, Tag};
     /// use tonnage_device_host::HostDevice;
-    /// use tonnage_runtime::{Kept, Runtime};
+    /// use tonnage_runtime::{Error, Kept, Request, Runtime, Settings, StreamId, Tag};
     ///
     /// const WEIGHTS: Tag = Tag(1);
     /// let runtime = Runtime::new(HostDevice::new(64 << 20)?, Settings::default());
-    /// let block = runtime.alloc(Request::new(4 << 20, StreamId(0)).tagged(WEIGHTS))?;
-    /// runtime.with_device(|device| device.write(block, b"weights"))??;
+    /// let mut block = runtime.alloc(Request::new(4 << 20, StreamId(0)).tagged(WEIGHTS))?;
+    /// block.write(0, b"weights")?;
     ///
     /// assert_eq!(runtime.pause(WEIGHTS, Kept::OnHost)?, 4 << 20);
     /// assert_eq!(runtime.statistics()?.reserved.now, 0);
-    /// assert!(runtime.with_device(|device| device.write(block, b"no"))?.is_err());
+    /// assert!(block.write(0, b"no").is_err());
     ///
     /// runtime.resume(WEIGHTS)?;
     /// let mut bytes = [0; 7];
-    /// runtime.with_device(|device| device.read(block, &mut bytes))??;
+    /// block.read(0, &mut bytes)?;
     /// assert_eq!(&bytes, b"weights");
-    /// # Ok::<(), PolicyError>(())
+    /// # Ok::<(), Error>(())
     /// ```
     ///
     /// # Errors
     /// If a graph is captured, if the host has no memory for what is to be kept, or if the device fails: nothing has
     /// changed then, except where undoing failed too. Such pages are paused.
-    pub fn pause(&self, tag: Tag, kept: Kept) -> Result<u64, PolicyError> {
-        pause(&mut *self.lock()?, tag, kept)
+    pub fn pause(&self, tag: Tag, kept: Kept) -> Result<u64, Error> {
+        Ok(pause(&mut *self.lock()?, tag, kept)?)
     }
 
     /// Brings memory to what is paused of a tag, at the same addresses, with what was in it if that was kept; answers
     /// with the bytes that have memory again.
     ///
     /// # Errors
-    /// [`PolicyError::OutOfMemory`] if there is not enough memory: `requested` is what is needed, `free` what there is
-    /// for it. Or if a graph is captured, or the device fails. Everything stays paused then.
-    pub fn resume(&self, tag: Tag) -> Result<u64, PolicyError> {
-        resume(&mut *self.lock()?, tag)
+    /// [`Error::Resume`] if there is not enough memory. Or if a graph is captured, or the device fails. Everything stays paused then.
+    pub fn resume(&self, tag: Tag) -> Result<u64, Error> {
+        Ok(resume(&mut *self.lock()?, tag)?)
     }
 
     /// Bytes of the host that hold what was in paused memory.
     ///
     /// # Errors
     /// If the runtime is broken.
-    pub fn kept_on_host(&self) -> Result<u64, PolicyError> {
+    pub fn kept_on_host(&self) -> Result<u64, Error> {
         Ok(self.lock()?.saved.bytes())
+    }
+}
+
+impl<D: Device> State<D> {
+    /// Refuses what a capture forbids.
+    pub(crate) fn refuse_capture(&self) -> Result<(), PolicyError> {
+        match self.captures {
+            0 => Ok(()),
+            _ => Err(PolicyError::Captured),
+        }
     }
 }
 
@@ -114,10 +121,7 @@ pub(crate) fn pause<D: Contents>(
     tag: Tag,
     kept: Kept,
 ) -> Result<u64, PolicyError> {
-    if state.captures > 0 {
-        let reason = "a stream is captured into a graph";
-        return Err(PolicyError::Refused(reason.to_owned()));
-    }
+    state.refuse_capture()?;
     let State {
         allocator, saved, ..
     } = state;
@@ -132,13 +136,12 @@ pub(crate) fn pause<D: Contents>(
         }
     }
     let paused = allocator.pause(tag);
-    if paused.is_err() {
-        // Only where undoing failed as well is there something to restore.
-        let ranges = allocator.paused(tag);
-        let is_paused = |piece: &Piece| ranges.iter().any(|range| piece.part(range).is_some());
-        pieces.retain(is_paused);
-    }
-    saved.0.entry(tag).or_default().append(&mut pieces);
+    let saved = saved.0.entry(tag).or_default();
+    saved.append(&mut pieces);
+    // A block may have been freed while it was paused; and where pausing failed there is nothing to restore, unless
+    // undoing failed as well.
+    let ranges = allocator.paused(tag);
+    saved.retain(|piece| ranges.iter().any(|range| piece.part(range).is_some()));
     paused
 }
 

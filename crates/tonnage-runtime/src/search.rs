@@ -9,36 +9,11 @@
 
 use std::fmt;
 
-use thiserror::Error;
 use tonnage_alloc::tonnage::{SearchStep, Shortage};
 use tonnage_alloc::{Device, DeviceError, Policy as _, PolicyError, Request, Tag};
 
 use crate::sync::{self, Arc, Mutex, MutexGuard, ThreadId};
-use crate::{Runtime, State};
-
-/// Why a request was not served.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[non_exhaustive]
-pub enum Error {
-    /// There is no memory, although everything was tried.
-    #[error("{0}")]
-    OutOfMemory(Box<OutOfMemory>),
-    /// Anything else.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-}
-
-impl From<Error> for PolicyError {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::OutOfMemory(short) => Self::OutOfMemory {
-                requested: short.shortage.requested,
-                free: short.shortage.device_free,
-            },
-            Error::Policy(error) => error,
-        }
-    }
-}
+use crate::{Error, Runtime, State};
 
 /// A request for which there was no memory in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,7 +151,8 @@ impl<D: Device, T> Search<'_, D, T> {
         let mut tried = Vec::new();
         // Nobody gives anything up for what no device of this size serves.
         let total = self.runtime.lock()?.allocator.device().total();
-        if self.request.bytes <= total {
+        let fits = self.request.bytes <= total;
+        if fits {
             for step in [Self::fronts, Self::callbacks, Self::spill, Self::leases] {
                 if let Some(value) = step(&self, &mut tried)? {
                     return Ok(value);
@@ -193,10 +169,12 @@ impl<D: Device, T> Search<'_, D, T> {
         if self.resumes {
             shortage.missing = requested.saturating_sub(free);
         }
-        Err(Error::OutOfMemory(Box::new(OutOfMemory {
-            shortage,
-            tried,
-        })))
+        let short = Box::new(OutOfMemory { shortage, tried });
+        Err(if fits {
+            Error::OutOfMemory(short)
+        } else {
+            Error::TooLarge(short)
+        })
     }
 
     fn fronts(&self, tried: &mut Vec<Tried>) -> Result<Option<T>, Error> {
@@ -206,7 +184,7 @@ impl<D: Device, T> Search<'_, D, T> {
         }
         let step = SearchStep::Fronts;
         self.note(&mut *self.runtime.lock()?, step);
-        let blocks = self.runtime.recall()?;
+        let blocks = self.runtime.0.recall()?;
         tried.push(Tried {
             step,
             tag: None,
@@ -217,7 +195,7 @@ impl<D: Device, T> Search<'_, D, T> {
     }
 
     fn callbacks(&self, tried: &mut Vec<Tried>) -> Result<Option<T>, Error> {
-        let Some((callbacks, _inside)) = self.runtime.callbacks.enter() else {
+        let Some((callbacks, _inside)) = self.runtime.0.callbacks.enter() else {
             return Ok(None);
         };
         let step = SearchStep::Callbacks;
@@ -330,7 +308,7 @@ impl<D: Device, T> Search<'_, D, T> {
     }
 
     fn leases(&self, tried: &mut Vec<Tried>) -> Result<Option<T>, Error> {
-        let Some(lease) = sync::locked(&self.runtime.lease).clone() else {
+        let Some(lease) = sync::locked(&self.runtime.0.lease).clone() else {
             return Ok(None);
         };
         let step = SearchStep::Leases;
@@ -372,27 +350,24 @@ impl<D: Device> Runtime<D> {
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
-    /// use tonnage_alloc::tonnage::{SearchStep, Settings};
-    /// use tonnage_alloc::{PolicyError, Request, SimConfig, SimDevice, StreamId};
-    /// use tonnage_runtime::Runtime;
+    /// use tonnage_runtime::{Error, Request, Runtime, SearchStep, Settings, SimConfig, SimDevice, StreamId};
     ///
     /// let device = SimDevice::new(SimConfig::with_total(64 << 20));
-    /// let runtime = Arc::new(Runtime::new(device, Settings::default()));
+    /// let runtime = Runtime::new(device, Settings::default());
     /// let request = |bytes| Request::new(bytes, StreamId(0));
     /// let cache = Arc::new(Mutex::new(vec![runtime.alloc(request(40 << 20))?]));
-    /// let (owner, cached) = (Arc::downgrade(&runtime), Arc::clone(&cache));
+    /// // A block keeps its runtime, which keeps its callbacks: one that owned blocks would keep all three alive.
+    /// let cached = Arc::downgrade(&cache);
     /// runtime.on_shortage(move |_bytes| {
-    ///     let (Some(runtime), Some(block)) = (owner.upgrade(), cached.lock().unwrap().pop()) else {
-    ///         return 0;
-    ///     };
-    ///     runtime.free(block).map_or(0, |()| 40 << 20)
+    ///     let freed = cached.upgrade().and_then(|cached| cached.lock().unwrap().pop());
+    ///     freed.map_or(0, |block| block.size())
     /// });
-    /// runtime.alloc(request(60 << 20))?;
+    /// let _large = runtime.alloc(request(60 << 20))?;
     /// assert_eq!(runtime.statistics()?.search_steps.helped(SearchStep::Callbacks), 1);
-    /// # Ok::<(), PolicyError>(())
+    /// # Ok::<(), Error>(())
     /// ```
     pub fn on_shortage(&self, callback: impl Fn(u64) -> u64 + Send + Sync + 'static) -> CallbackId {
-        let mut registered = sync::locked(&self.callbacks.0);
+        let mut registered = sync::locked(&self.0.callbacks.0);
         registered.count += 1;
         let id = CallbackId(registered.count);
         registered.callbacks.push((id, Arc::new(callback)));
@@ -401,7 +376,7 @@ impl<D: Device> Runtime<D> {
 
     /// Forgets a callback; whether there was one. A thread that is inside of it goes on.
     pub fn remove_callback(&self, id: CallbackId) -> bool {
-        let mut registered = sync::locked(&self.callbacks.0);
+        let mut registered = sync::locked(&self.0.callbacks.0);
         let before = registered.callbacks.len();
         registered.callbacks.retain(|(known, _)| *known != id);
         registered.callbacks.len() < before

@@ -32,6 +32,8 @@ pub(crate) struct Shelf {
     limit: u64,
     /// How many blocks there are.
     blocks: usize,
+    /// Whether its front is gone, so that nothing is kept.
+    closed: bool,
 }
 
 /// Whether blocks of a size are kept.
@@ -56,6 +58,7 @@ impl Shelf {
             bytes: 0,
             limit,
             blocks: 0,
+            closed: false,
         }
     }
 
@@ -76,6 +79,9 @@ impl Shelf {
     /// Keeps a block; answers with what has to be given back for it.
     #[inline]
     pub(crate) fn add_block(&mut self, block: DeviceAddr, size: u64) -> Vec<DeviceAddr> {
+        if self.closed {
+            return vec![block];
+        }
         let class = &mut self.classes[class(size)];
         class.push(block);
         self.bytes += size;
@@ -90,11 +96,10 @@ impl Shelf {
         surplus
     }
 
-    /// Keeps blocks that could not be given back, however many there are.
-    pub(crate) fn put_back(&mut self, blocks: Vec<DeviceAddr>, size: u64) {
-        self.bytes += size * blocks.len() as u64;
-        self.blocks += blocks.len();
-        self.classes[class(size)].extend(blocks);
+    /// Gives everything up, and keeps nothing from now on.
+    pub(crate) fn close(&mut self) -> Vec<DeviceAddr> {
+        self.closed = true;
+        self.take_all()
     }
 
     /// Gives everything up.

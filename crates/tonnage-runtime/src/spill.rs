@@ -8,8 +8,9 @@
 use tonnage_alloc::{Contents, Device, PolicyError, Request, StreamId, Tag};
 
 use crate::pause::{self, Kept};
-use crate::search::{Error, Search};
-use crate::{Runtime, State};
+use crate::search::Search;
+use crate::sync;
+use crate::{Error, Runtime, State};
 
 /// A tag that may be spilled.
 #[derive(Clone, Copy, Debug)]
@@ -22,23 +23,25 @@ pub(crate) struct Spillable {
 /// Keeps the memory of a tag where it is, until it is dropped; made by [`Runtime::hold`].
 #[derive(Debug)]
 #[must_use = "the memory may be spilled as soon as this is dropped"]
-pub struct Hold<'a, D: Device> {
-    runtime: &'a Runtime<D>,
+pub struct Hold<D: Device> {
+    runtime: Runtime<D>,
     tag: Tag,
 }
 
-impl<D: Device> Drop for Hold<'_, D> {
+impl<D: Device> Drop for Hold<D> {
     fn drop(&mut self) {
-        // A broken runtime spills nothing.
-        if let Ok(mut state) = self.runtime.lock() {
-            state.unhold(self.tag);
+        match self.runtime.lock() {
+            Ok(mut state) => state.unhold(self.tag),
+            Err(Error::Inside) => sync::locked(&self.runtime.0.deferred).holds.push(self.tag),
+            // A broken runtime spills nothing.
+            Err(_) => {}
         }
     }
 }
 
 impl<D: Device> State<D> {
     /// One holder less. The tag is the last to be spilled from now on.
-    fn unhold(&mut self, tag: Tag) {
+    pub(crate) fn unhold(&mut self, tag: Tag) {
         let Some(place) = self.spillable.iter().position(|one| one.tag == tag) else {
             return;
         };
@@ -54,37 +57,35 @@ impl<D: Contents> Runtime<D> {
     /// [`Hold`] of it is there. The tag that was held longest ago is spilled first.
     ///
     /// ```
-    /// use tonnage_alloc::tonnage::Settings;
-    /// use tonnage_alloc::{PolicyError, Request, StreamId, Tag};
     /// use tonnage_device_host::HostDevice;
-    /// use tonnage_runtime::Runtime;
+    /// use tonnage_runtime::{Error, Request, Runtime, Settings, StreamId, Tag};
     ///
     /// const OPTIMIZER: Tag = Tag(1);
     /// let runtime = Runtime::new(HostDevice::new(64 << 20)?, Settings::default());
     /// runtime.allow_spill(OPTIMIZER)?;
     /// let hold = runtime.hold(OPTIMIZER)?;
-    /// let state = runtime.alloc(Request::new(40 << 20, StreamId(0)).tagged(OPTIMIZER))?;
-    /// runtime.with_device(|device| device.write(state, b"momentum"))??;
+    /// let mut state = runtime.alloc(Request::new(40 << 20, StreamId(0)).tagged(OPTIMIZER))?;
+    /// state.write(0, b"momentum")?;
     /// drop(hold);
     ///
     /// // There is no room for both: what is not held makes way, and comes back.
     /// let batch = runtime.alloc(Request::new(50 << 20, StreamId(0)))?;
     /// assert_eq!(runtime.kept_on_host()?, 40 << 20);
-    /// runtime.free(batch)?;
+    /// drop(batch);
     /// let hold = runtime.hold(OPTIMIZER)?;
     /// let mut bytes = [0; 8];
-    /// runtime.with_device(|device| device.read(state, &mut bytes))??;
+    /// state.read(0, &mut bytes)?;
     /// assert_eq!(&bytes, b"momentum");
     /// # drop(hold);
-    /// # Ok::<(), PolicyError>(())
+    /// # Ok::<(), Error>(())
     /// ```
     ///
     /// # Errors
     /// If it is not a tag, or the runtime is broken.
-    pub fn allow_spill(&self, tag: Tag) -> Result<(), PolicyError> {
+    pub fn allow_spill(&self, tag: Tag) -> Result<(), Error> {
         if tag == Tag::NONE {
             let reason = "only what has a tag can be spilled";
-            return Err(PolicyError::Refused(reason.to_owned()));
+            return Err(Error::Refused(reason.to_owned()));
         }
         let mut state = self.lock()?;
         state.spill = Some(|state, tag| pause::pause(state, tag, Kept::OnHost));
@@ -100,20 +101,23 @@ impl<D: Contents> Runtime<D> {
     /// # Errors
     /// [`Error::OutOfMemory`] if there is not enough memory even so; if the tag was never allowed to be spilled, if a
     /// graph is captured and something would have to come back, or if the device fails. Nothing is held then.
-    pub fn hold(&self, tag: Tag) -> Result<Hold<'_, D>, Error> {
+    pub fn hold(&self, tag: Tag) -> Result<Hold<D>, Error> {
         let bytes = {
             let mut state = self.lock()?;
             let found = state.spillable.iter_mut().find(|one| one.tag == tag);
             let Some(one) = found else {
                 let reason = format!("tag {} may not be spilled: there is nothing to hold", tag.0);
-                return Err(PolicyError::Refused(reason).into());
+                return Err(Error::Refused(reason));
             };
             one.holds += 1;
             let paused = state.allocator.paused(tag);
             paused.iter().map(|range| range.bytes).sum()
         };
         // From here on it is not spilled, and a failure drops it.
-        let hold = Hold { runtime: self, tag };
+        let hold = Hold {
+            runtime: self.clone(),
+            tag,
+        };
         if bytes == 0 {
             return Ok(hold);
         }

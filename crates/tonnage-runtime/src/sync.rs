@@ -4,14 +4,17 @@
 //! With the feature `shuttle` every lock and atomic is one that a test can
 //! schedule, so that all of this crate runs under it.
 
+// Counting owners needs no schedule.
+pub(crate) use std::sync::{Arc, Weak};
+
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{
-    Arc, Mutex, MutexGuard,
+    Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{
-    Arc, Mutex, MutexGuard,
+    Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 

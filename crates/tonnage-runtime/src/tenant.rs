@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Users of one device that have a quota each.
 
-use tonnage_alloc::PolicyError;
-
+use crate::Error;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// A user with a quota: the bytes that its live blocks may take, rounded up to
@@ -14,21 +13,18 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 /// can be full before it is reached.
 ///
 /// ```
-/// use std::sync::Arc;
-/// use tonnage_alloc::tonnage::Settings;
-/// use tonnage_alloc::{PolicyError, SimConfig, SimDevice, StreamId};
-/// use tonnage_runtime::{Runtime, Tenant};
+/// use tonnage_runtime::{Error, Runtime, Settings, SimConfig, SimDevice, StreamId, Tenant};
 ///
 /// let device = SimDevice::new(SimConfig::with_total(1 << 30));
-/// let runtime = Arc::new(Runtime::new(device, Settings::default()));
+/// let runtime = Runtime::new(device, Settings::default());
 /// let tenant = Tenant::new("search", 10 << 20);
 /// let mut front = runtime.front(StreamId(0));
 /// let block = front.alloc_for(&tenant, 8 << 20)?;
-/// assert!(front.alloc_for(&tenant, 4 << 20).is_err(), "above its quota");
+/// assert!(matches!(front.alloc_for(&tenant, 4 << 20), Err(Error::Quota { .. })));
 /// assert_eq!(tenant.used(), 8 << 20);
-/// front.free(block)?;
+/// drop(block);
 /// assert_eq!(tenant.used(), 0);
-/// # Ok::<(), PolicyError>(())
+/// # Ok::<(), Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Tenant {
@@ -70,15 +66,17 @@ impl Tenant {
     }
 
     /// Charges a block, unless that is above the quota.
-    pub(crate) fn charge(&self, size: u64) -> Result<(), PolicyError> {
+    pub(crate) fn charge(self: &Arc<Self>, size: u64) -> Result<Charge, Error> {
         let mut used = self.used.load(Ordering::Relaxed);
         loop {
             let more = used.checked_add(size).filter(|&more| more <= self.quota);
             let Some(more) = more else {
-                return Err(PolicyError::Refused(format!(
-                    "{} is above its quota: {size} bytes requested, {used} of {} in use",
-                    self.name, self.quota
-                )));
+                return Err(Error::Quota {
+                    tenant: self.name.clone(),
+                    requested: size,
+                    used,
+                    quota: self.quota,
+                });
             };
             let swapped =
                 self.used
@@ -86,15 +84,26 @@ impl Tenant {
             match swapped {
                 Ok(_) => {
                     self.peak.fetch_max(more, Ordering::AcqRel);
-                    return Ok(());
+                    return Ok(Charge {
+                        tenant: Arc::clone(self),
+                        size,
+                    });
                 }
                 Err(now) => used = now,
             }
         }
     }
+}
 
-    /// Gives back what was charged.
-    pub(crate) fn refund(&self, size: u64) {
-        self.used.fetch_sub(size, Ordering::AcqRel);
+/// The charge of a tenant for a block, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    tenant: Arc<Tenant>,
+    size: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.tenant.used.fetch_sub(self.size, Ordering::AcqRel);
     }
 }

@@ -3,9 +3,14 @@
 //! interrupted at a lock or an atomic, others go on.
 #![expect(clippy::unwrap_used, reason = "a test that cannot start has failed")]
 
+mod raw;
+
 use std::collections::BTreeMap;
 
-use shuttle::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use raw::visit;
+use shuttle::sync::Mutex;
 use shuttle::thread;
 use tonnage_alloc::tonnage::Settings;
 use tonnage_alloc::{Request, SimConfig, SimDevice, StreamId, Tag};
@@ -16,9 +21,9 @@ const MIB: u64 = 1 << 20;
 /// Schedules of each test.
 const SCHEDULES: usize = 2000;
 
-fn runtime(total: u64) -> Arc<Runtime<SimDevice>> {
+fn runtime(total: u64) -> Runtime<SimDevice> {
     let device = SimDevice::new(SimConfig::with_total(total));
-    Arc::new(Runtime::new(device, Settings::default()))
+    Runtime::new(device, Settings::default())
 }
 
 /// Live blocks, as the program sees them.
@@ -26,7 +31,7 @@ fn runtime(total: u64) -> Arc<Runtime<SimDevice>> {
 struct Seen(Mutex<BTreeMap<u64, u64>>);
 
 impl Seen {
-    fn add(&self, block: &Block) {
+    fn add(&self, block: &Block<SimDevice>) {
         let (start, end) = (block.addr().0, block.addr().0 + block.size());
         let mut live = self.0.lock().unwrap();
         let below = live.range(..end).next_back();
@@ -37,7 +42,7 @@ impl Seen {
         live.insert(start, end);
     }
 
-    fn remove(&self, block: &Block) {
+    fn remove(&self, block: &Block<SimDevice>) {
         assert!(self.0.lock().unwrap().remove(&block.addr().0).is_some());
     }
 }
@@ -50,10 +55,10 @@ fn blocks_never_overlap_and_none_is_lost() {
         || {
             let runtime = runtime(16 * MIB);
             let seen = Arc::new(Seen::default());
-            let exchange: Arc<Mutex<Vec<Block>>> = Arc::default();
+            let exchange: Arc<Mutex<Vec<Block<SimDevice>>>> = Arc::default();
             let workers: Vec<_> = (0..2)
                 .map(|number| {
-                    let (runtime, seen) = (Arc::clone(&runtime), Arc::clone(&seen));
+                    let (runtime, seen) = (runtime.clone(), Arc::clone(&seen));
                     let exchange = Arc::clone(&exchange);
                     thread::spawn(move || {
                         let mut front = runtime.front(StreamId(number));
@@ -64,13 +69,13 @@ fn blocks_never_overlap_and_none_is_lost() {
                             let other = exchange.lock().unwrap().pop();
                             if let Some(other) = other {
                                 seen.remove(&other);
-                                front.free(other).unwrap();
+                                drop(other);
                             }
                         }
                     })
                 })
                 .collect();
-            let recalling = Arc::clone(&runtime);
+            let recalling = runtime.clone();
             let third = thread::spawn(move || {
                 for _ in 0..2 {
                     recalling.empty_cache().unwrap();
@@ -83,7 +88,7 @@ fn blocks_never_overlap_and_none_is_lost() {
             third.join().unwrap();
             for block in std::mem::take(&mut *exchange.lock().unwrap()) {
                 seen.remove(&block);
-                runtime.free_block(block).unwrap();
+                drop(block);
             }
             assert_eq!(runtime.count_kept(), (0, 0));
             assert_eq!(runtime.statistics().unwrap().blocks, 0);
@@ -101,23 +106,23 @@ fn what_is_kept_is_had_when_memory_runs_short() {
         || {
             let runtime = runtime(4 * MIB);
             let keeper = {
-                let runtime = Arc::clone(&runtime);
+                let runtime = runtime.clone();
                 thread::spawn(move || {
                     let mut front = runtime.front(StreamId(1));
                     for _ in 0..3 {
                         if let Ok(block) = front.alloc(700) {
-                            front.free(block).unwrap();
+                            drop(block);
                         }
                     }
                     front
                 })
             };
             let wanting = {
-                let runtime = Arc::clone(&runtime);
+                let runtime = runtime.clone();
                 thread::spawn(move || {
                     let mut front = runtime.front(StreamId(2));
                     // Only while the other thread has a block in its hands is there too little.
-                    while let Err(error) = front.alloc(4 * MIB).map(|block| front.free(block)) {
+                    while let Err(error) = front.alloc(4 * MIB).map(drop) {
                         assert!(matches!(error, Error::OutOfMemory(_)), "{error}");
                         thread::yield_now();
                     }
@@ -127,11 +132,11 @@ fn what_is_kept_is_had_when_memory_runs_short() {
             wanting.join().unwrap();
             // The keeper is done; what it keeps is taken back at once.
             let block = front.alloc(700).unwrap();
-            front.free(block).unwrap();
+            drop(block);
             assert_eq!(runtime.count_kept().1, 1);
             let mut other = runtime.front(StreamId(3));
             let all = other.alloc(4 * MIB).unwrap();
-            other.free(all).unwrap();
+            drop(all);
         },
         SCHEDULES,
     );
@@ -146,7 +151,7 @@ fn a_quota_holds() {
             let tenant = Tenant::new("both", 3 * MIB);
             let workers: Vec<_> = (0..3)
                 .map(|number| {
-                    let (runtime, tenant) = (Arc::clone(&runtime), Arc::clone(&tenant));
+                    let (runtime, tenant) = (runtime.clone(), Arc::clone(&tenant));
                     thread::spawn(move || {
                         let mut front = runtime.front(StreamId(number));
                         let served = front.alloc_for(&tenant, MIB + 1);
@@ -158,12 +163,12 @@ fn a_quota_holds() {
             let blocks = workers
                 .into_iter()
                 .filter_map(|worker| worker.join().unwrap());
-            let blocks: Vec<Block> = blocks.collect();
+            let blocks: Vec<Block<SimDevice>> = blocks.collect();
             // Two fit, and a refused third one did not take the place of either.
             assert_eq!(blocks.len(), 2);
             assert_eq!(tenant.used(), 2 * (MIB + 512));
             for block in blocks {
-                runtime.free_block(block).unwrap();
+                drop(block);
             }
             assert_eq!((tenant.used(), tenant.peak()), (0, 2 * (MIB + 512)));
         },
@@ -178,10 +183,10 @@ fn what_is_held_is_not_spilled() {
     shuttle::check_random(
         || {
             let device = HostDevice::new(8 * MIB).unwrap();
-            let runtime = Arc::new(Runtime::new(device, Settings::default()));
+            let runtime = Runtime::new(device, Settings::default());
             let workers: Vec<_> = (1..=2_u8)
                 .map(|number| {
-                    let runtime = Arc::clone(&runtime);
+                    let runtime = runtime.clone();
                     thread::spawn(move || {
                         let tag = Tag(u16::from(number));
                         runtime.allow_spill(tag).unwrap();
@@ -191,22 +196,22 @@ fn what_is_held_is_not_spilled() {
                         while done < 2 {
                             match runtime.hold(tag) {
                                 Ok(hold) => {
-                                    let Some(addr) = block.or_else(|| runtime.alloc(request).ok())
+                                    let Some(addr) =
+                                        block.or_else(|| runtime.alloc_raw(request).ok())
                                     else {
                                         drop(hold);
                                         thread::yield_now();
                                         continue;
                                     };
                                     let mut byte = [0];
-                                    runtime
-                                        .with_device(|device| {
-                                            if block.is_some() {
-                                                device.read(addr, &mut byte).unwrap();
-                                                assert_eq!(byte, [number + done], "bytes are lost");
-                                            }
-                                            device.write(addr, &[number + done + 1]).unwrap();
-                                        })
-                                        .unwrap();
+                                    visit(&runtime, |device| {
+                                        if block.is_some() {
+                                            device.read(addr, &mut byte).unwrap();
+                                            assert_eq!(byte, [number + done], "bytes are lost");
+                                        }
+                                        device.write(addr, &[number + done + 1]).unwrap();
+                                    })
+                                    .unwrap();
                                     block = Some(addr);
                                     done += 1;
                                     drop(hold);

@@ -7,12 +7,15 @@
 #![expect(clippy::unwrap_used, reason = "a call that fails fails the test")]
 #![cfg(not(feature = "shuttle"))]
 
+mod raw;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use raw::{free, visit};
 use tonnage_alloc::tonnage::{SearchStep, Settings};
 use tonnage_alloc::{DeviceAddr, Request, StreamId};
 use tonnage_device_host::HostDevice;
@@ -42,10 +45,10 @@ impl Drop for Folder {
     }
 }
 
-fn shared(folder: &Path, name: &str, quota: u64) -> (Arc<Runtime<Leased<HostDevice>>>, Arc<Lease>) {
+fn shared(folder: &Path, name: &str, quota: u64) -> (Runtime<Leased<HostDevice>>, Arc<Lease>) {
     let lease = Arc::new(Lease::new(folder, TOTAL, name, quota).unwrap());
     let device = Leased::new(HostDevice::new(TOTAL).unwrap(), Arc::clone(&lease));
-    let runtime = Arc::new(Runtime::new(device, Settings::default()));
+    let runtime = Runtime::new(device, Settings::default());
     runtime.share(Arc::clone(&lease));
     (runtime, lease)
 }
@@ -123,11 +126,10 @@ fn tenant() {
         let (word, number) = line.split_once(' ').unwrap_or((&line, "0"));
         let bytes: u64 = number.parse().unwrap();
         let answer = match word {
-            "alloc" => match runtime.alloc(ask(bytes)) {
+            "alloc" => match runtime.alloc_raw(ask(bytes)) {
                 Ok(block) => {
                     let byte = [0x5A; 4096];
-                    let written =
-                        runtime.with_device(|device| device.inner_mut().write(block, &byte));
+                    let written = visit(&runtime, |device| device.inner_mut().write(block, &byte));
                     written.unwrap().unwrap();
                     blocks.push(block);
                     "served".to_owned()
@@ -136,7 +138,7 @@ fn tenant() {
             },
             "free" => {
                 for block in blocks.drain(..) {
-                    runtime.free(block).unwrap();
+                    free(&runtime, block).unwrap();
                 }
                 "freed".to_owned()
             }
@@ -151,19 +153,20 @@ fn tenant() {
                     seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     match (seed >> 60) % 4 {
                         0 | 1 => {
-                            if let Ok(block) = runtime.alloc(ask((1 + (seed >> 40) % 24) * MIB)) {
+                            if let Ok(block) = runtime.alloc_raw(ask((1 + (seed >> 40) % 24) * MIB))
+                            {
                                 blocks.push(block);
                             }
                         }
                         2 => {
                             if let Some(block) = blocks.pop() {
-                                runtime.free(block).unwrap();
+                                free(&runtime, block).unwrap();
                             }
                         }
                         _ => runtime.empty_cache().unwrap(),
                     }
                     if blocks.len() > 20 {
-                        runtime.free(blocks.swap_remove(0)).unwrap();
+                        free(&runtime, blocks.swap_remove(0)).unwrap();
                     }
                 }
             }
@@ -180,7 +183,7 @@ fn kill_9_of_a_tenant_returns_its_bytes() {
     let (runtime, lease) = shared(&folder.0, "here", TOTAL);
     let mut other = Tenant::start(&folder.0, "other");
     assert_eq!(other.tell(&format!("alloc {}", 200 * MIB)), "served");
-    let refused = match runtime.alloc(ask(100 * MIB)) {
+    let refused = match runtime.alloc_raw(ask(100 * MIB)) {
         Err(Error::OutOfMemory(refused)) => *refused,
         other => panic!("{other:?}"),
     };
@@ -194,9 +197,9 @@ fn kill_9_of_a_tenant_returns_its_bytes() {
         "{refused}"
     );
     other.kill();
-    let block = runtime.alloc(ask(250 * MIB)).unwrap();
+    let block = runtime.alloc_raw(ask(250 * MIB)).unwrap();
     assert_eq!((lease.used(), lease.recovered()), (250 * MIB, 1));
-    runtime.free(block).unwrap();
+    free(&runtime, block).unwrap();
     // The name is free again, too.
     let mut other = Tenant::start(&folder.0, "other");
     assert!(
@@ -219,10 +222,10 @@ fn a_process_gives_what_it_does_not_use_when_another_one_asks() {
     }
     assert_eq!(other.tell("free"), "freed");
     // It keeps what it freed, until it gets a request and answers.
-    assert!(runtime.alloc(ask(100 * MIB)).is_err());
+    assert!(runtime.alloc_raw(ask(100 * MIB)).is_err());
     assert_eq!(other.tell("answer"), "answering");
     lease.set_patience(Duration::from_secs(30));
-    runtime.alloc(ask(100 * MIB)).unwrap();
+    runtime.alloc_raw(ask(100 * MIB)).unwrap();
     let search_steps = runtime.statistics().unwrap().search_steps;
     assert_eq!(
         (
@@ -234,7 +237,7 @@ fn a_process_gives_what_it_does_not_use_when_another_one_asks() {
     // It keeps the memory in use.
     lease.set_patience(Duration::from_millis(50));
     assert_eq!(other.tell(&format!("alloc {}", 140 * MIB)), "served");
-    assert!(runtime.alloc(ask(60 * MIB)).is_err());
+    assert!(runtime.alloc_raw(ask(60 * MIB)).is_err());
     other.kill();
 }
 
@@ -253,8 +256,8 @@ fn processes_that_are_killed_at_any_moment_leave_nothing() {
         let until = Instant::now() + Duration::from_micros(500 + (seed >> 40) % 20_000);
         while Instant::now() < until {
             // The sum of the leases is never above the device.
-            if let Ok(block) = runtime.alloc(ask(16 * MIB)) {
-                runtime.free(block).unwrap();
+            if let Ok(block) = runtime.alloc_raw(ask(16 * MIB)) {
+                free(&runtime, block).unwrap();
             }
             runtime.empty_cache().unwrap();
         }
@@ -289,7 +292,10 @@ fn leases_together_are_never_more_than_the_device() {
     }
     let mut blocks = Vec::new();
     loop {
-        let served = [first.alloc(ask(6 * MIB)), second.alloc(ask(6 * MIB))];
+        let served = [
+            first.alloc_raw(ask(6 * MIB)),
+            second.alloc_raw(ask(6 * MIB)),
+        ];
         assert!(first_lease.used() + second_lease.used() <= TOTAL);
         assert!(second_lease.used() <= 100 * MIB);
         let [mine, other] = served.map(Result::ok);
@@ -304,14 +310,14 @@ fn leases_together_are_never_more_than_the_device() {
         "sixteen blocks fit its quota"
     );
     assert_eq!(first_lease.used(), 156 * MIB, "and 26 the rest");
-    let said = second.alloc(ask(6 * MIB)).unwrap_err().to_string();
+    let said = second.alloc_raw(ask(6 * MIB)).unwrap_err().to_string();
     assert!(
         said.contains("the quota of second is 104857600 bytes"),
         "{said}"
     );
     for (mine, other) in blocks {
-        mine.map(|block| first.free(block)).transpose().unwrap();
-        other.map(|block| second.free(block)).transpose().unwrap();
+        mine.map(|block| free(&first, block)).transpose().unwrap();
+        other.map(|block| free(&second, block)).transpose().unwrap();
     }
     first.close().unwrap();
     second.close().unwrap();
@@ -323,4 +329,26 @@ fn leases_together_are_never_more_than_the_device() {
         0,
         "who ends in order leaves nothing to take away"
     );
+}
+
+#[test]
+fn guaranteed_quotas_fit_on_the_device_together() {
+    let folder = Folder::new("guaranteed");
+    let take = |name, quota| Lease::guaranteed(&folder.0, TOTAL, name, quota);
+    let training = take("train", 160 * MIB).unwrap();
+    let refused = take("eval", 100 * MIB).unwrap_err();
+    let process = std::process::id();
+    assert_eq!(
+        refused.to_string(),
+        format!(
+            "the quota of eval, 100.00 MiB, does not fit: 96.00 MiB are left, because train (process {process}) holds 0 B \
+             of 160.00 MiB; use a smaller quota, or end another process"
+        )
+    );
+    // The refused lease left nothing behind, and its name is free.
+    let eval = take("eval", 96 * MIB).unwrap();
+    let other = &eval.others().unwrap()[0];
+    assert_eq!((other.name.as_str(), other.quota), ("train", 160 * MIB));
+    drop(training);
+    assert!(take("train", 161 * MIB).is_err() && take("train", 160 * MIB).is_ok());
 }

@@ -4,10 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "a call that fails fails the test")]
 #![cfg(not(feature = "shuttle"))]
 
+mod raw;
+
+use raw::{free, visit};
 use tonnage_alloc::tonnage::Settings;
-use tonnage_alloc::{DeviceAddr, PolicyError, Request, StreamId, Tag};
+use tonnage_alloc::{DeviceAddr, Request, StreamId, Tag};
 use tonnage_device_host::HostDevice;
-use tonnage_runtime::{Kept, Runtime};
+use tonnage_runtime::{Error, Kept, Runtime};
 
 const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 64 * MIB;
@@ -29,15 +32,14 @@ fn pattern(bytes: u64, seed: u64) -> Vec<u8> {
 }
 
 fn write(runtime: &Runtime<HostDevice>, at: DeviceAddr, bytes: &[u8]) {
-    runtime
-        .with_device(|device| device.write(at, bytes))
+    visit(runtime, |device| device.write(at, bytes))
         .unwrap()
         .unwrap();
 }
 
 fn read(runtime: &Runtime<HostDevice>, at: DeviceAddr, bytes: u64) -> Option<Vec<u8>> {
     let mut read = vec![0; bytes as usize];
-    let result = runtime.with_device(|device| device.read(at, &mut read));
+    let result = visit(runtime, |device| device.read(at, &mut read));
     result.unwrap().ok().map(|()| read)
 }
 
@@ -47,11 +49,11 @@ fn what_is_kept_is_there_again_byte_for_byte() {
     let sizes = [5 * MIB, 700, 3 * MIB + 512, 40_000, 9 * MIB];
     let mut blocks = Vec::new();
     for (seed, bytes) in (0..).zip(sizes) {
-        let block = runtime.alloc(ask(bytes, WEIGHTS)).unwrap();
+        let block = runtime.alloc_raw(ask(bytes, WEIGHTS)).unwrap();
         write(&runtime, block, &pattern(bytes, seed));
         blocks.push((block, bytes, seed));
     }
-    let other = runtime.alloc(ask(700, Tag::NONE)).unwrap();
+    let other = runtime.alloc_raw(ask(700, Tag::NONE)).unwrap();
     write(&runtime, other, &pattern(700, 99));
     let before = runtime.statistics().unwrap();
     let given = runtime.pause(WEIGHTS, Kept::OnHost).unwrap();
@@ -67,11 +69,11 @@ fn what_is_kept_is_there_again_byte_for_byte() {
     assert_eq!(read(&runtime, blocks[0].0, 8), None, "nothing is there");
     assert_eq!(read(&runtime, other, 700), Some(pattern(700, 99)));
     // Somebody else writes all over the memory.
-    let large = runtime.alloc(ask(60 * MIB, Tag::NONE)).unwrap();
+    let large = runtime.alloc_raw(ask(60 * MIB, Tag::NONE)).unwrap();
     write(&runtime, large, &vec![0xEE; 60 * MIB as usize]);
     let refused = runtime.resume(WEIGHTS);
-    let short = PolicyError::OutOfMemory {
-        requested: given,
+    let short = Error::Resume {
+        needed: given,
         free: 2 * MIB,
     };
     assert_eq!(refused, Err(short));
@@ -80,11 +82,11 @@ fn what_is_kept_is_there_again_byte_for_byte() {
         given,
         "everything stays paused"
     );
-    runtime.free(large).unwrap();
+    free(&runtime, large).unwrap();
     assert_eq!(runtime.resume(WEIGHTS), Ok(given));
     for (block, bytes, seed) in blocks {
         assert_eq!(read(&runtime, block, bytes), Some(pattern(bytes, seed)));
-        runtime.free(block).unwrap();
+        free(&runtime, block).unwrap();
     }
     assert_eq!(
         (
@@ -93,7 +95,7 @@ fn what_is_kept_is_there_again_byte_for_byte() {
         ),
         (0, 0)
     );
-    runtime.free(other).unwrap();
+    free(&runtime, other).unwrap();
     assert_eq!(runtime.check(), Ok(()));
     runtime.close().unwrap();
 }
@@ -102,7 +104,7 @@ fn what_is_kept_is_there_again_byte_for_byte() {
 fn tags_do_not_disturb_each_other_and_what_is_freed_meanwhile_is_gone() {
     let runtime = runtime();
     let fill = |tag, seed| {
-        let block = runtime.alloc(ask(3 * MIB, tag)).unwrap();
+        let block = runtime.alloc_raw(ask(3 * MIB, tag)).unwrap();
         write(&runtime, block, &pattern(3 * MIB, seed));
         block
     };
@@ -111,8 +113,8 @@ fn tags_do_not_disturb_each_other_and_what_is_freed_meanwhile_is_gone() {
     assert_eq!(runtime.pause(CACHE, Kept::Nothing), Ok(12 * MIB));
     assert_eq!(runtime.pause(WEIGHTS, Kept::OnHost), Ok(12 * MIB));
     assert_eq!(runtime.statistics().unwrap().reserved.now, 0);
-    runtime.free(weights[1]).unwrap();
-    runtime.free(cache[2]).unwrap();
+    free(&runtime, weights[1]).unwrap();
+    free(&runtime, cache[2]).unwrap();
     assert_eq!(runtime.check(), Ok(()));
     // A page that a freed block shares with one that is still there stays paused.
     assert_eq!(runtime.statistics().unwrap().paused, 24 * MIB - 2 * 2 * MIB);
@@ -126,13 +128,13 @@ fn tags_do_not_disturb_each_other_and_what_is_freed_meanwhile_is_gone() {
     assert!(read(&runtime, cache[0], 3 * MIB).is_some());
     assert_eq!(runtime.resume(CACHE), Ok(0), "nothing is paused");
     // The memory that the freed blocks left is used again.
-    let again = runtime.alloc(ask(MIB, Tag::NONE)).unwrap();
+    let again = runtime.alloc_raw(ask(MIB, Tag::NONE)).unwrap();
     assert_eq!(runtime.check(), Ok(()));
     let left = [
         weights[0], weights[2], weights[3], cache[0], cache[1], cache[3], again,
     ];
     for block in left {
-        runtime.free(block).unwrap();
+        free(&runtime, block).unwrap();
     }
     runtime.close().unwrap();
     assert_eq!(runtime.statistics().unwrap().reserved.now, 0);
@@ -141,12 +143,13 @@ fn tags_do_not_disturb_each_other_and_what_is_freed_meanwhile_is_gone() {
 #[test]
 fn work_that_is_late_is_waited_for() {
     let runtime = runtime();
-    let block = runtime.alloc(ask(4 * MIB, WEIGHTS)).unwrap();
+    let block = runtime.alloc_raw(ask(4 * MIB, WEIGHTS)).unwrap();
     let side = StreamId(0x77);
     // No call reported that this stream uses it.
-    runtime
-        .with_device(|device| device.enqueue_fill(side, block, 4 * MIB, 0x5A))
-        .unwrap();
+    visit(&runtime, |device| {
+        device.enqueue_fill(side, block, 4 * MIB, 0x5A);
+    })
+    .unwrap();
     runtime.pause(WEIGHTS, Kept::OnHost).unwrap();
     runtime.resume(WEIGHTS).unwrap();
     let expected = Some(vec![0x5A; 4 * MIB as usize]);
@@ -156,12 +159,9 @@ fn work_that_is_late_is_waited_for() {
         runtime.pause(WEIGHTS, Kept::Nothing),
         runtime.resume(WEIGHTS),
     ] {
-        assert!(
-            matches!(refused, Err(PolicyError::Refused(_))),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(Error::Capture)), "{refused:?}");
     }
     runtime.end_capture().unwrap();
     let none = runtime.pause(Tag::NONE, Kept::Nothing);
-    assert!(matches!(none, Err(PolicyError::Refused(_))), "{none:?}");
+    assert!(matches!(none, Err(Error::Refused(_))), "{none:?}");
 }

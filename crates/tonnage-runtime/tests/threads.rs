@@ -10,8 +10,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot start has failed")]
 #![cfg(not(feature = "shuttle"))]
 
-use std::sync::{Arc, Mutex};
+mod raw;
 
+use std::sync::Mutex;
+
+use raw::visit;
 use tonnage_alloc::StreamId;
 use tonnage_alloc::tonnage::Settings;
 use tonnage_device_host::HostDevice;
@@ -49,13 +52,13 @@ impl Random {
 }
 
 struct Held {
-    block: Block,
+    block: Block<HostDevice>,
     pattern: u8,
 }
 
 /// One thread with its stream.
 struct Program<'a> {
-    runtime: &'a Arc<Runtime<HostDevice>>,
+    runtime: &'a Runtime<HostDevice>,
     front: Front<HostDevice>,
     stream: StreamId,
     random: Random,
@@ -69,7 +72,7 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    fn edges(block: &Block) -> [tonnage_alloc::DeviceAddr; 2] {
+    fn edges(block: &Block<HostDevice>) -> [tonnage_alloc::DeviceAddr; 2] {
         [block.addr(), block.addr().offset(block.size() - EDGE)]
     }
 
@@ -89,13 +92,12 @@ impl Program<'_> {
         assert!(block.size() >= bytes);
         let pattern = self.random.below(256) as u8;
         let stream = self.stream;
-        self.runtime
-            .with_device(|device| {
-                for edge in Self::edges(&block) {
-                    device.enqueue_fill(stream, edge, EDGE, pattern);
-                }
-            })
-            .unwrap();
+        visit(self.runtime, |device| {
+            for edge in Self::edges(&block) {
+                device.enqueue_fill(stream, edge, EDGE, pattern);
+            }
+        })
+        .unwrap();
         self.live += block.size();
         self.held.push(Held { block, pattern });
     }
@@ -103,17 +105,16 @@ impl Program<'_> {
     /// Lets the block's stream catch up and compares its pattern.
     fn check(&self, held: &Held) {
         let (stream, pattern) = (held.block.stream(), held.pattern);
-        self.runtime
-            .with_device(|device| {
-                let ran = device.run_stream(stream);
-                assert_eq!(ran, Ok(()), "memory was unmapped while a stream used it");
-                for edge in Self::edges(&held.block) {
-                    let mut bytes = [0; EDGE as usize];
-                    device.read(edge, &mut bytes).unwrap();
-                    assert_eq!(bytes, [pattern; EDGE as usize], "a block has changed");
-                }
-            })
-            .unwrap();
+        visit(self.runtime, |device| {
+            let ran = device.run_stream(stream);
+            assert_eq!(ran, Ok(()), "memory was unmapped while a stream used it");
+            for edge in Self::edges(&held.block) {
+                let mut bytes = [0; EDGE as usize];
+                device.read(edge, &mut bytes).unwrap();
+                assert_eq!(bytes, [pattern; EDGE as usize], "a block has changed");
+            }
+        })
+        .unwrap();
     }
 
     fn free_one(&mut self, checked: bool) {
@@ -123,7 +124,7 @@ impl Program<'_> {
         if checked {
             self.check(&held);
         }
-        self.front.free(held.block).unwrap();
+        drop(held.block);
     }
 
     fn step(&mut self) {
@@ -147,7 +148,7 @@ impl Program<'_> {
                     if self.random.below(4) == 0 {
                         self.check(&held);
                     }
-                    self.front.free(held.block).unwrap();
+                    drop(held.block);
                 }
             }
             18 if !self.held.is_empty() => {
@@ -156,12 +157,13 @@ impl Program<'_> {
                 self.live -= held.block.size();
                 self.check(&held);
                 let side = StreamId(0x9000 + self.stream.0);
-                self.front.record_stream(&mut held.block, side).unwrap();
+                held.block.record_stream(side).unwrap();
                 let addr = held.block.addr();
-                self.runtime
-                    .with_device(|device| device.enqueue_fill(side, addr, EDGE, 0xEE))
-                    .unwrap();
-                self.front.free(held.block).unwrap();
+                visit(self.runtime, |device| {
+                    device.enqueue_fill(side, addr, EDGE, 0xEE);
+                })
+                .unwrap();
+                drop(held.block);
             }
             19 if self.random.below(500) == 0 => self.runtime.empty_cache().unwrap(),
             _ => {}
@@ -172,7 +174,7 @@ impl Program<'_> {
 #[expect(clippy::print_stderr, reason = "figures for whoever runs all of it")]
 fn run(threads: u64, operations: u64) {
     let device = HostDevice::new(TOTAL).unwrap();
-    let runtime = Arc::new(Runtime::new(device, Settings::default()));
+    let runtime = Runtime::new(device, Settings::default());
     let given_away = Mutex::new(Vec::new());
     let refused: u64 = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -210,7 +212,7 @@ fn run(threads: u64, operations: u64) {
             .sum()
     });
     for held in given_away.into_inner().unwrap() {
-        runtime.free_block(held.block).unwrap();
+        drop(held.block);
     }
     assert_eq!(runtime.check(), Ok(()));
     assert_eq!(
@@ -228,7 +230,7 @@ fn run(threads: u64, operations: u64) {
         "every request took the lock"
     );
     runtime.close().unwrap();
-    let events = runtime.with_device(|device| device.live_events());
+    let events = visit(&runtime, |device| device.live_events());
     assert_eq!(events, Ok(0));
     eprintln!(
         "{threads} threads: {} requests reached the allocator, {} pages moved, {} waits, {refused} refused",

@@ -15,10 +15,11 @@ use std::sync::OnceLock;
 
 use tonnage_alloc::Tag;
 use tonnage_alloc::tonnage::EventKind;
+use tonnage_alloc::torch::PoolId;
 use tonnage_runtime::Kept;
 
 use crate::fork::Inside;
-use crate::served::{Failure, NAMES, Served, set_plan};
+use crate::served::{Failure, NAMES, Served, Share, set_plan};
 use crate::tags;
 pub use crate::torch::StreamFilter;
 use crate::torch::{raise, raise_out_of_memory};
@@ -83,11 +84,23 @@ pub extern "C-unwind" fn tonnage_malloc(
     if bytes == 0 {
         return std::ptr::null_mut();
     }
-    let Some(served) = unless_raised(guard(|| Served::find_for(device).map(Some))) else {
-        return std::ptr::null_mut();
+    let stream = number(stream);
+    // A filter of a pool is a function of C++ that may throw, so it is called outside of the guard.
+    let block = guard(|| {
+        let served = Served::find_for(device)?;
+        if !served.is_without_pools() {
+            return Ok(Err(served));
+        }
+        served.malloc(bytes, stream, PoolId::DEFAULT).map(Ok)
+    });
+    let block = match block {
+        Ok(Ok(block)) => Ok(block),
+        Ok(Err(served)) => {
+            let pool = served.pool_for(stream);
+            guard(|| served.malloc(bytes, stream, pool))
+        }
+        Err(failure) => Err(failure),
     };
-    let pool = served.pool_for(number(stream));
-    let block = guard(|| served.malloc(bytes, number(stream), pool));
     std::ptr::with_exposed_provenance_mut(unless_raised(block) as usize)
 }
 
@@ -103,7 +116,8 @@ pub extern "C-unwind" fn tonnage_free(
         return;
     }
     let freed = with_existing(|served| {
-        served.free(number(block));
+        // SAFETY: PyTorch frees what it was given, once.
+        unsafe { served.free(number(block)) };
         Ok(())
     });
     // The damage that it caused is raised as an error by the next request.
@@ -193,6 +207,39 @@ pub unsafe extern "C" fn tonnage_set_plan(
     let set = guard(|| set_plan(&unsafe { text_of(text, length) }).map(|()| 0));
     // SAFETY: promised by the caller.
     unsafe { write_result(set, message, room) }
+}
+
+/// Holds this process to a quota of bytes on a GPU that processes share, which has to happen before the first request.
+/// The first request fails if the name is taken or the quotas of all processes do not fit. Returns 0, or a negative
+/// number, and then writes why it failed.
+///
+/// # Safety
+/// `folder` points to `folder_length` readable bytes, `name` to `name_length`; `message` is null or points to room for
+/// `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tonnage_share(
+    folder: *const u8,
+    folder_length: usize,
+    name: *const u8,
+    name_length: usize,
+    quota: u64,
+    message: *mut u8,
+    room: usize,
+) -> i64 {
+    let shared = guard(|| {
+        // SAFETY: promised by the caller.
+        let (folder, name) =
+            unsafe { (text_of(folder, folder_length), text_of(name, name_length)) };
+        let (folder, name) = (folder.into_owned().into(), name.into_owned());
+        crate::served::share(Share {
+            folder,
+            name,
+            quota,
+        })
+        .map(|()| 0)
+    });
+    // SAFETY: promised by the caller.
+    unsafe { write_result(shared, message, room) }
 }
 
 /// The contents of a C text.
@@ -505,6 +552,10 @@ mod tests {
                     assert_eq!(tonnage_tag(text, 1), 0);
                     None
                 }),
+                (
+                    "tonnage_share",
+                    message(&|out, room| tonnage_share(text, 1, text, 1, 1, out, room)),
+                ),
                 ("tonnage_set_tag", {
                     assert_eq!(tonnage_set_tag(1), 0);
                     None

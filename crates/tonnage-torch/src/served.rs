@@ -4,16 +4,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tonnage_alloc::tonnage::{
     Allocator, AllocatorPlan, BlockState, EventKind, PlanError, Ring, SearchStep, Settings,
 };
 use tonnage_alloc::torch::PoolId;
-use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag, round_up};
+use tonnage_alloc::{Device, DeviceAddr, Policy, Request, StreamId, Tag, round_up};
 use tonnage_device_cuda::{Capture, CudaDevice};
-use tonnage_runtime::{Error, Hold, Kept, Locked, OutOfMemory, Runtime, Snapshot};
+use tonnage_runtime::{
+    Error, Hold, Kept, Lease, Leased, Locked, OutOfMemory, RawBlock, Runtime, Snapshot,
+};
 use tonnage_text::bytes;
 
 use crate::tags;
@@ -39,7 +42,9 @@ pub(crate) struct Served {
     device: i32,
     total: u64,
     page: u64,
-    runtime: Runtime<CudaDevice>,
+    runtime: Runtime<Leased<CudaDevice>>,
+    /// Its share of the device, if processes share it.
+    lease: Option<Arc<Lease>>,
     pools: Mutex<Pools>,
     /// How many pools are open, so that most requests need not look.
     open: AtomicUsize,
@@ -55,7 +60,7 @@ pub(crate) struct Served {
     holds: Mutex<Holds>,
 }
 
-type Holds = Vec<(Tag, Hold<'static, CudaDevice>)>;
+type Holds = Vec<(Tag, Hold<Leased<CudaDevice>>)>;
 
 #[derive(Default)]
 struct Pools {
@@ -83,7 +88,7 @@ pub(crate) struct Locks {
 struct ServedLocks {
     _pools: MutexGuard<'static, Pools>,
     _holds: MutexGuard<'static, Holds>,
-    _runtime: Locked<'static, CudaDevice>,
+    _runtime: Locked<'static, Leased<CudaDevice>>,
 }
 
 /// Takes every lock, in the order in which others take more than one.
@@ -114,12 +119,47 @@ static EARLY: Mutex<Early> = Mutex::new(Early {
     callbacks: Vec::new(),
     spillable: Vec::new(),
     held: Vec::new(),
+    share: None,
 });
 
 struct Early {
     callbacks: Vec<Callback>,
     spillable: Vec<Tag>,
     held: Vec<Tag>,
+    share: Option<Share>,
+}
+
+/// The name and quota of a process on a device that processes share.
+#[derive(Clone)]
+pub(crate) struct Share {
+    /// A folder for all devices and processes.
+    pub(crate) folder: PathBuf,
+    pub(crate) name: String,
+    pub(crate) quota: u64,
+}
+
+impl Share {
+    /// Takes the lease of a device.
+    fn lease(&self, device: &CudaDevice) -> Result<Lease, Failure> {
+        let uuid = device.uuid().map_err(Failure::other)?;
+        let uuid = uuid.map(|byte| format!("{byte:02x}")).concat();
+        let folder = self.folder.join(format!("gpu-{uuid}"));
+        Lease::guaranteed(folder, device.total(), &self.name, self.quota).map_err(Failure::other)
+    }
+}
+
+/// Holds this process to a quota on a device that processes share, before the first request.
+pub(crate) fn share(share: Share) -> Result<(), Failure> {
+    match served_or_early() {
+        Ok(_) => Err(Failure::Other(
+            "the quota comes too late: memory was requested already. Set it before the first tensor is put on the GPU"
+                .to_owned(),
+        )),
+        Err(mut early) => {
+            early.share = Some(share);
+            Ok(())
+        }
+    }
 }
 
 /// A function of the program that gets the number of needed bytes, and answers with those that it freed.
@@ -247,9 +287,16 @@ impl Served {
         }
         let cuda = torch::device(device).map_err(Failure::other)?;
         let (total, page) = (cuda.total(), cuda.granularity());
-        let plan = PLAN.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let plan = PLAN.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let events = *EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = events.map_or_else(Ring::default, Ring::new);
+        let share = early().share.clone();
+        let lease = share.map(|share| share.lease(&cuda).map(Arc::new));
+        let lease = lease.transpose()?;
+        let cuda = match &lease {
+            Some(lease) => Leased::new(cuda, Arc::clone(lease)),
+            None => Leased::alone(cuda),
+        };
         let runtime = Runtime::keeping(cuda, Settings::default(), plan.as_ref(), ring);
         // A thread that names something meanwhile waits, and finds the allocator that is made here.
         let mut early = early();
@@ -258,6 +305,7 @@ impl Served {
             total,
             page,
             runtime,
+            lease,
             pools: Mutex::default(),
             open: AtomicUsize::new(0),
             unknown_frees: AtomicU64::new(0),
@@ -290,7 +338,7 @@ impl Served {
         self.runtime.allow_spill(tag).map_err(Failure::other)
     }
 
-    fn hold(&'static self, tag: Tag) -> Result<(), Failure> {
+    fn hold(&self, tag: Tag) -> Result<(), Failure> {
         let hold = self.runtime.hold(tag).map_err(|error| match error {
             Error::OutOfMemory(short) => Failure::OutOfMemory(format!(
                 "CUDA out of memory. '{}' was spilled, and bringing it back needs {}: {} more are needed. It stays on the \
@@ -326,9 +374,15 @@ impl Served {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether every request goes to the default pool.
+    #[inline]
+    pub(crate) fn is_without_pools(&self) -> bool {
+        self.open.load(Ordering::Acquire) == 0
+    }
+
     /// The pool that requests of a stream go to. Filters are functions of C++ and may throw through this frame.
     pub(crate) fn pool_for(&self, stream: u64) -> PoolId {
-        if self.open.load(Ordering::Acquire) == 0 {
+        if self.is_without_pools() {
             return PoolId::DEFAULT;
         }
         let pools = self.pools();
@@ -344,15 +398,17 @@ impl Served {
         if !COMPLETE.load(Ordering::Acquire) {
             self.refuse_capture(stream)?;
         }
-        match self.runtime.alloc(request) {
-            Ok(block) => {
-                if !self.told.swap(true, Ordering::Relaxed) {
-                    torch::tell_dry_run(block.0);
-                }
-                self.report(block, 1);
-                Ok(block.0)
+        // PyTorch's own allocator reports under its lock, too: no other thread can be given the block before that.
+        let report = |block: RawBlock| {
+            if !self.told.load(Ordering::Relaxed) {
+                self.told.store(true, Ordering::Relaxed);
+                torch::tell_dry_run(block.addr.0);
             }
-            Err(Error::OutOfMemory(short)) => {
+            self.report(block, block.size as i64);
+        };
+        match self.runtime.alloc_raw_with(request, report) {
+            Ok(block) => Ok(block.0),
+            Err(Error::OutOfMemory(short) | Error::TooLarge(short)) => {
                 let now = self.runtime.statistics().map_err(Failure::other)?;
                 let (live, held) = (now.allocated.now, now.reserved.now);
                 let requested = short.shortage.requested;
@@ -371,7 +427,7 @@ impl Served {
     fn refuse_capture(&self, stream: u64) -> Result<(), Failure> {
         let capture = self
             .runtime
-            .with_device(|device| device.capture(StreamId(stream)));
+            .with_device(|device| device.inner().capture(StreamId(stream)));
         match capture {
             Ok(Ok(Capture::None)) => Ok(()),
             Ok(Ok(_)) => Err(Failure::other(
@@ -383,25 +439,28 @@ impl Served {
         }
     }
 
-    /// Reports to PyTorch's profiler that a block was handed out (1) or is about to be taken back (-1).
-    fn report(&self, block: DeviceAddr, sign: i64) {
-        // A broken runtime reports nothing, and the request or free fails.
-        let (Ok(Some(size)), Ok(now)) = (self.runtime.size_of(block), self.runtime.statistics())
-        else {
-            return;
-        };
-        let taken = if sign < 0 { size } else { 0 };
-        let allocated = now.allocated.now.saturating_sub(taken);
-        let change = sign * size as i64;
-        torch::report(block.0, change, allocated, now.reserved.now, self.device);
+    /// Reports to PyTorch's profiler that a block was handed out, or taken back with a negative size.
+    #[inline]
+    fn report(&self, block: RawBlock, change: i64) {
+        let RawBlock {
+            addr,
+            allocated,
+            reserved,
+            ..
+        } = block;
+        torch::report(addr.0, change, allocated, reserved, self.device);
     }
 
     /// Takes a block back.
-    pub(crate) fn free(&self, address: u64) {
-        let block = DeviceAddr(address);
-        // Before it is freed: afterwards another thread may have been given the same address, and reported it first.
-        self.report(block, -1);
-        if self.runtime.free(block).is_err() {
+    ///
+    /// # Safety
+    /// The address is one of [`malloc`](Self::malloc) that was not freed since, or of no block of ours.
+    #[expect(unsafe_code, reason = "PyTorch promises the same to every allocator")]
+    pub(crate) unsafe fn free(&self, address: u64) {
+        let report = |block: RawBlock| self.report(block, -(block.size as i64));
+        // SAFETY: promised by the caller.
+        let freed = unsafe { self.runtime.free_raw_with(DeviceAddr(address), report) };
+        if freed.is_err() {
             self.note_failed_free();
         }
     }
@@ -415,9 +474,9 @@ impl Served {
     pub(crate) fn record_stream(&self, address: u64, stream: u64) -> Result<(), Failure> {
         let named = self
             .runtime
-            .record_stream(DeviceAddr(address), StreamId(stream));
+            .record_stream_raw(DeviceAddr(address), StreamId(stream));
         match named {
-            Ok(()) | Err(PolicyError::UnknownAddress(_)) => Ok(()),
+            Ok(()) | Err(Error::UnknownAddress(_)) => Ok(()),
             Err(error) => Err(Failure::other(error)),
         }
     }
@@ -461,7 +520,7 @@ impl Served {
         pools.users.remove(&pool);
         match self.runtime.release_pool(pool) {
             // A pool from which nothing was ever requested.
-            Ok(()) | Err(PolicyError::Refused(_)) => Ok(()),
+            Ok(()) | Err(Error::Refused(_)) => Ok(()),
             Err(error) => Err(Failure::other(error)),
         }
     }
@@ -476,17 +535,15 @@ impl Served {
     pub(crate) fn resume(&self, tag: Tag) -> Result<u64, Failure> {
         match self.runtime.resume(tag) {
             Ok(bytes) => Ok(bytes),
-            Err(PolicyError::OutOfMemory { requested, free }) => {
-                Err(Failure::OutOfMemory(format!(
-                    "CUDA out of memory. Resuming '{}' needs {}, and {} of GPU {} can be had for it: {} more are needed. It \
+            Err(Error::Resume { needed, free }) => Err(Failure::OutOfMemory(format!(
+                "CUDA out of memory. Resuming '{}' needs {}, and {} of GPU {} can be had for it: {} more are needed. It \
                      stays paused.",
-                    tags::name(tag),
-                    bytes(requested),
-                    bytes(free),
-                    self.device,
-                    bytes(requested.saturating_sub(free)),
-                )))
-            }
+                tags::name(tag),
+                bytes(needed),
+                bytes(free),
+                self.device,
+                bytes(needed.saturating_sub(free)),
+            ))),
             Err(error) => Err(Failure::other(error)),
         }
     }
@@ -611,6 +668,17 @@ impl Served {
                 " torch.cuda.set_per_process_memory_fraction limits it to {}.",
                 bytes(limit)
             );
+        }
+        if let Some(lease) = &self.lease {
+            let (name, used, quota) = (lease.name(), bytes(lease.used()), bytes(lease.quota()));
+            let process = std::process::id();
+            let _ = write!(
+                text,
+                " This process, '{name}' ({process}), holds {used} of its quota of {quota}."
+            );
+            for other in lease.others().unwrap_or_default() {
+                let _ = write!(text, " {other}.");
+            }
         }
         if there.capturing {
             text += " A graph is captured, so nothing was waited for and no page was moved.";

@@ -28,8 +28,10 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A client.
 const LIMITS: Limits = Limits {
     headers: Duration::from_secs(5),
+    handshake: Duration::from_secs(5),
     silence: Duration::from_secs(10),
     connections: 64,
+    connections_of_a_client: 32,
 };
 /// Requests in flight are given so long when the program ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);

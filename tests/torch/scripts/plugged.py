@@ -17,6 +17,6 @@ sys.modules["tonnage.torch"] = allocator
 spec.loader.exec_module(allocator)
 library, sys.argv = sys.argv[1], sys.argv[2:]
 allocator.library = lambda: library
-allocator.install(os.environ.get("PLAN"))
+allocator.install(os.environ.get("PLAN"), tenant=os.environ.get("TENANT"), quota=os.environ.get("QUOTA"))
 runpy.run_path(sys.argv[0], run_name="__main__")
 print("statistics", json.dumps(allocator.memory_stats()))

@@ -52,6 +52,9 @@ const OWN_VOLUMES: [&str; 6] = [
     "downwardAPI",
 ];
 
+/// The user of the image, for the container that copies tonnage out of it.
+const USER: u32 = 65532;
+
 /// The administrator's settings for dry runs.
 #[derive(Clone, Debug)]
 pub struct DryRuns {
@@ -107,7 +110,19 @@ pub fn job(
     );
     brings.insert(
         "securityContext".to_owned(),
-        json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } }),
+        json!({
+            "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
+            "readOnlyRootFilesystem": true, "seccompProfile": { "type": "RuntimeDefault" },
+            "runAsNonRoot": true, "runAsUser": USER,
+        }),
+    );
+    // A quota of the namespace refuses pods of which a container names none.
+    brings.insert(
+        "resources".to_owned(),
+        json!({
+            "requests": { "cpu": "100m", "memory": "128Mi" },
+            "limits": { "cpu": "1", "memory": "128Mi" },
+        }),
     );
     mount(&mut brings, false);
     // They may fetch what the job needs. One that uses a GPU cannot run here.

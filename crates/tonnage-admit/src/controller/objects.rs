@@ -302,6 +302,9 @@ pub struct Terminated {
     /// Its last words.
     #[serde(default)]
     pub message: String,
+    /// The uid of the Job that owns its pod. Not every pod that names a Job is one of it.
+    #[serde(skip)]
+    pub job: String,
 }
 
 /// A time as Kubernetes writes it.

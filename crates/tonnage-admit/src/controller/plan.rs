@@ -124,13 +124,14 @@ struct Wanted {
 pub fn steps(state: &State, settings: &Settings, now: u64) -> Vec<Step> {
     let mut steps = Vec::new();
     // For which forecasts pods wait, and which container shows how it is run.
-    let mut waiting: BTreeMap<Name, (&Value, String)> = BTreeMap::new();
+    let mut waiting: BTreeMap<Name, Waiting<'_>> = BTreeMap::new();
     let gpus: BTreeSet<&String> = state.gpus.iter().chain(&settings.gpus).collect();
     for (name, HeldPod { pod, raw }) in &state.pods {
         let Some(wanted) = wanted(pod, &name.0, state, settings) else {
             // The template of its claim does not exist yet: it could not be placed anyway.
             continue;
         };
+        let created = pod.metadata.creation_timestamp.as_deref().and_then(read);
         let mut used = Vec::new();
         // Without a GPU nothing is known of the job; one may come.
         let mut is_open = !gpus.is_empty() || wanted.is_empty();
@@ -158,23 +159,21 @@ pub fn steps(state: &State, settings: &Settings, now: u64) -> Vec<Step> {
                     }),
                 }
                 is_open = false;
-                waiting
-                    .entry(at)
-                    .or_insert_with(|| (raw, job.container.clone()));
+                let one = waiting.entry(at).or_insert_with(|| Waiting {
+                    pod: raw,
+                    container: job.container.clone(),
+                    since: created,
+                });
+                one.since = one.since.min(created);
             }
         }
-        let created = pod.metadata.creation_timestamp.as_deref().and_then(read);
         let is_late =
             created.is_some_and(|created| now >= created.saturating_add(settings.patience));
         if is_open || is_late {
             steps.extend(open(name, raw, &used));
         }
     }
-    let mut running = state
-        .jobs
-        .values()
-        .filter(|job| job.ended().is_none())
-        .count();
+    let mut ready = Vec::new();
     for (name, forecast) in &state.forecasts {
         if forecast.is_finished() {
             continue;
@@ -186,21 +185,56 @@ pub fn steps(state: &State, settings: &Settings, now: u64) -> Vec<Step> {
             now,
         };
         let at = (name.0.clone(), forecast.job_name());
-        let ended = state.ended.get(&at);
-        let said = ended.and_then(|all| all.values().find(|one| !one.message.is_empty()));
-        match (said, state.jobs.get(&at), waiting.get(name)) {
+        let job = state.jobs.get(&at);
+        let uid = job.and_then(|job| job.metadata.uid.as_deref());
+        // The words of a pod that only bears the name of the Job do not count.
+        let ended = state.ended.get(&at).into_iter().flat_map(BTreeMap::values);
+        let mut ended = ended.filter(|one| uid.is_none_or(|uid| one.job == uid));
+        let said = ended.clone().find(|one| !one.message.is_empty());
+        match (said, job, waiting.get(name)) {
             (Some(said), _, _) => steps.push(attempt.take(&said.message)),
-            (None, Some(job), _) => {
-                let last = ended.and_then(|all| all.values().last());
-                steps.extend(attempt.watch(job, last));
-            }
-            (None, None, Some((pod, container))) if running < settings.parallel => {
-                running += 1;
-                steps.push(attempt.start(pod, container));
-            }
-            (None, None, Some(_)) => {}
+            (None, Some(job), _) => steps.extend(attempt.watch(job, ended.next_back())),
+            (None, None, Some(waiting)) => ready.push((attempt, waiting)),
             (None, None, None) => steps.push(Step::DeleteForecast(name.clone())),
         }
+    }
+    steps.extend(start_in_turn(ready, state, settings.parallel));
+    steps
+}
+
+/// A pod that waits for a forecast, and shows how its container is run.
+struct Waiting<'a> {
+    pod: &'a Value,
+    container: String,
+    /// When the first pod that waits was created.
+    since: Option<u64>,
+}
+
+/// Starts dry runs while there is room: of the namespace that runs fewest, those for which a pod has waited longest.
+fn start_in_turn(
+    mut ready: Vec<(Attempt<'_>, &Waiting<'_>)>,
+    state: &State,
+    parallel: usize,
+) -> Vec<Step> {
+    let mut running: BTreeMap<&str, usize> = BTreeMap::new();
+    for ((namespace, _), job) in &state.jobs {
+        *running.entry(namespace).or_default() += usize::from(job.ended().is_none());
+    }
+    let mut all: usize = running.values().sum();
+    ready.sort_by_key(|(attempt, waiting)| (waiting.since, attempt.name));
+    let mut steps = Vec::new();
+    while all < parallel && !ready.is_empty() {
+        let namespaces = ready.iter().map(|(attempt, _)| attempt.name.0.as_str());
+        let count = |namespace| running.get(namespace).copied().unwrap_or(0);
+        // The first of equal ones: it has waited longest.
+        let Some((next, namespace)) = namespaces.enumerate().min_by_key(|(_, one)| count(*one))
+        else {
+            break;
+        };
+        *running.entry(namespace).or_default() += 1;
+        all += 1;
+        let (attempt, waiting) = ready.remove(next);
+        steps.push(attempt.start(waiting.pod, &waiting.container));
     }
     steps
 }

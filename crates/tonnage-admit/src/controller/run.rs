@@ -369,11 +369,8 @@ fn name_of(metadata: &Metadata) -> Option<Name> {
 /// Remembers how a pod of a Job has ended, by the Job that owns it.
 fn take_result(state: &mut State, pod: &JobPod) {
     let owners = pod.metadata.owner_references.iter().flatten();
-    let Some(job) = owners
-        .filter(|one| one.kind == "Job")
-        .map(|one| &one.name)
-        .next()
-    else {
+    let mut jobs = owners.filter(|one| one.kind == "Job" && one.api_version == "batch/v1");
+    let Some(job) = jobs.next() else {
         return;
     };
     let Some((namespace, name)) = name_of(&pod.metadata) else {
@@ -381,8 +378,12 @@ fn take_result(state: &mut State, pod: &JobPod) {
     };
     let mut containers = pod.status.container_statuses.iter();
     let container = containers.find(|one| one.name == CONTAINER);
-    if let Some(ended) = container.and_then(|one| one.state.terminated.clone()) {
-        let all = state.ended.entry((namespace, job.clone())).or_default();
+    if let Some(mut ended) = container.and_then(|one| one.state.terminated.clone()) {
+        ended.job.clone_from(&job.uid);
+        let all = state
+            .ended
+            .entry((namespace, job.name.clone()))
+            .or_default();
         all.insert(name, ended);
     }
 }

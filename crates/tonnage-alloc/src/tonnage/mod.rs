@@ -326,9 +326,9 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         PolicyError::OutOfMemory { requested, free }
     }
 
-    /// Takes a block back.
+    /// Takes a block back; its bytes.
     #[inline]
-    fn take_back(&mut self, addr: DeviceAddr, owned: bool) -> Result<(), PolicyError> {
+    fn take_back(&mut self, addr: DeviceAddr, owned: bool) -> Result<u64, PolicyError> {
         let index = self.used_as(addr, owned)?;
         let block = self.arena.blocks[index];
         if block.uses != blocks::NONE {
@@ -338,10 +338,10 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             let stream = self.streams.id(self.lanes.stream(block.lane));
             let kind = EventKind::FreeRequested;
             self.tell(kind, block.offset, block.requested, stream);
-            return Ok(());
+            return Ok(block.size);
         }
         self.free_block(index, EventKind::Free);
-        Ok(())
+        Ok(block.size)
     }
 
     /// Makes a used or pending block free.

@@ -121,8 +121,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
 
     fn refuse_while_capturing(&self) -> Result<(), PolicyError> {
         if self.capturing {
-            let reason = "a stream is captured into a graph";
-            return Err(PolicyError::Refused(reason.to_owned()));
+            return Err(PolicyError::Captured);
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ impl<D: Device, O: Observer> Policy for Allocator<D, O> {
 
     #[inline]
     fn free(&mut self, addr: DeviceAddr) -> Result<(), PolicyError> {
-        self.take_back(addr, false)
+        self.take_back(addr, false).map(drop)
     }
 
     fn record_stream(&mut self, addr: DeviceAddr, stream: StreamId) -> Result<(), PolicyError> {
@@ -63,8 +63,7 @@ impl<D: Device, O: Observer> Policy for Allocator<D, O> {
 
     fn close(&mut self) -> Result<(), PolicyError> {
         if self.capturing {
-            let reason = "a stream is captured into a graph";
-            return Err(PolicyError::Refused(reason.to_owned()));
+            return Err(PolicyError::Captured);
         }
         Ok(self.shut()?)
     }

@@ -201,7 +201,16 @@ impl<D: Device, O: Observer> Allocator<D, O> {
     /// If no block that a handle owns starts there.
     #[inline]
     pub fn free_owned(&mut self, addr: DeviceAddr) -> Result<(), PolicyError> {
-        self.take_back(addr, true)
+        self.take_back(addr, true).map(drop)
+    }
+
+    /// Takes a block back as [`free`](crate::Policy::free) does; its bytes.
+    ///
+    /// # Errors
+    /// As `free`.
+    #[inline]
+    pub fn free_sized(&mut self, addr: DeviceAddr) -> Result<u64, PolicyError> {
+        self.take_back(addr, false)
     }
 
     /// Notes that another stream uses a block that a handle owns.

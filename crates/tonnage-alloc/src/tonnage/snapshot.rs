@@ -46,6 +46,18 @@ pub struct Live {
     pub bytes: u64,
     /// Bytes of each tag, the most first. Blocks without a tag have [`Tag::NONE`].
     pub tags: Vec<(Tag, u64)>,
+    /// The names of the tags that have one.
+    names: BTreeMap<Tag, String>,
+}
+
+impl Live {
+    /// The same, with the names that a function gives to tags.
+    #[must_use]
+    pub fn with_names(mut self, name: impl Fn(Tag) -> Option<String>) -> Self {
+        let tags = self.tags.iter().map(|(tag, _)| *tag);
+        self.names = tags.filter_map(|tag| Some((tag, name(tag)?))).collect();
+        self
+    }
 }
 
 impl fmt::Display for Live {
@@ -59,9 +71,10 @@ impl fmt::Display for Live {
         for (number, (tag, bytes)) in self.tags.iter().enumerate() {
             let before = if number == 0 { " " } else { ", " };
             let bytes = tonnage_text::bytes(*bytes);
-            match *tag {
-                Tag::NONE => write!(text, "{before}{bytes} without a tag")?,
-                Tag(tag) => write!(text, "{before}{bytes} of tag {tag}")?,
+            match (self.names.get(tag), *tag) {
+                (Some(name), _) => write!(text, "{before}{bytes} of '{name}'")?,
+                (None, Tag::NONE) => write!(text, "{before}{bytes} without a tag")?,
+                (None, Tag(tag)) => write!(text, "{before}{bytes} of tag {tag}")?,
             }
         }
         text.write_str("; free them and close again")

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tonnage_analysis::verdict::{Outcome, Verdict};
 use tonnage_forecast::emit::{Dialect, EmitError, Emitted, Options, emit};
-use tonnage_forecast::ledger::{self, Ended, Observation, PastRuns, ledger};
+use tonnage_forecast::ledger::{self, Ended, Observation, ObservedRuns, PastRuns, ledger};
 use tonnage_forecast::message::Message;
 use tonnage_forecast::slurm::allocator_settings;
 use tonnage_forecast::{Fits, Forecast, ForecastError, JobKey, Listed, Role, Store, StoreError};
@@ -290,6 +290,9 @@ pub(crate) struct LedgerOptions {
     pub(crate) reply: ReplyOptions,
 }
 
+/// Forecasts that a hint names.
+const LISTED: usize = 10;
+
 /// Where lines of the text are broken.
 const ROOM: usize = 84;
 
@@ -499,29 +502,26 @@ fn forecast_of(name: &str, store: &ForecastStore) -> Result<Forecast> {
         ));
     };
     let store = Store::new(folder);
-    let mut forecasts = store.all().map_err(|error| unusable(&error))?;
-    let at = forecasts
-        .found
-        .iter()
-        .position(|forecast| forecast.name == name);
-    let Some(at) = at else {
-        let names: Vec<_> = forecasts
-            .found
-            .iter()
-            .map(|one| format!("{} ({})", one.name, one.family))
-            .collect();
-        let hint = if names.is_empty() {
-            "it has none; `tonnage forecast make --store` makes one".to_owned()
-        } else {
-            format!("it has {}", names.join(", "))
+    let unusable = |error: StoreError| unusable(&error);
+    let Some(mut forecast) = store.forecast(name).map_err(unusable)? else {
+        let mut forecasts = store.all().map_err(unusable)?.found;
+        let more = forecasts.len().saturating_sub(LISTED);
+        forecasts.truncate(LISTED);
+        let names = forecasts.iter();
+        let names = names.map(|one| format!("{} ({})", one.name, one.family));
+        let names: Vec<_> = names.collect();
+        let hint = match (names.is_empty(), more) {
+            (true, _) => "it has none; `tonnage forecast make --store` makes one".to_owned(),
+            (false, 0) => format!("it has {}", names.join(", ")),
+            (false, more) => format!("it has {} and {more} more", names.join(", ")),
         };
         return Err(hinted(
             format!("{} has no forecast {name}", folder.display()),
             plain(&hint),
         ));
     };
-    let mut forecast = forecasts.found.swap_remove(at);
-    forecast.learn(&store.observed().map_err(|error| unusable(&error))?.found);
+    let observed = store.observed_of(name).map_err(unusable)?.found;
+    forecast.learn(&ObservedRuns::new(&observed));
     Ok(forecast)
 }
 
@@ -722,8 +722,7 @@ fn find(options: &FindForecast, form: Form, surroundings: &Surroundings) -> Resu
 fn learn(options: &LearnOptions, form: Form) -> Result<Reply> {
     let store = store_of(&options.store)?;
     let named = |name: &str| {
-        let all = store.all().map_err(|error| unusable(&error))?.found;
-        let found = all.into_iter().find(|forecast| forecast.name == name);
+        let found = store.forecast(name).map_err(|error| unusable(&error))?;
         found.ok_or_else(|| {
             hinted(
                 format!("{} has no forecast {name}", store.folder().display()),
@@ -754,6 +753,16 @@ fn learn(options: &LearnOptions, form: Form) -> Result<Reply> {
         let forecast = named(name)?;
         observation.family.clone_from(&forecast.family);
         observation.gpu.clone_from(&forecast.key.gpu);
+        if observation.used > forecast.gpu_memory {
+            let (used, gpu) = (bytes(observation.used), &forecast.key.gpu);
+            return Err(hinted(
+                format!(
+                    "{used} is more than the {} of {gpu}",
+                    bytes(forecast.gpu_memory)
+                ),
+                "--used is what the job took of one GPU at most",
+            ));
+        }
     }
     let path = store
         .observe(&observation)

@@ -6,6 +6,8 @@
 pub(super) struct Wanted {
     /// Whole GPUs.
     pub(super) gpus: bool,
+    /// No GPU, or a share of one by other means: `none`, `mps:50`.
+    pub(super) is_settled: bool,
     /// Shards for each task.
     pub(super) per_task: Option<u64>,
     /// Shards of each node, which may be those of several GPUs.
@@ -33,6 +35,7 @@ impl Wanted {
             for part in value.split(',') {
                 match resource(part) {
                     Some(("gpu", _)) => wanted.gpus = true,
+                    Some(("mps" | "none", _)) => wanted.is_settled = true,
                     Some(("shard", count)) if matches!(name, "" | "tres-per-task") => {
                         wanted.per_task = Some(count);
                     }
@@ -129,6 +132,13 @@ mod tests {
                 },
                 "{option}"
             );
+        }
+        for settled in ["gres=none", "gres=mps:50", "tres-per-node=gres/mps:h100:50"] {
+            let expected = Wanted {
+                is_settled: true,
+                ..Wanted::default()
+            };
+            assert_eq!(wanted(&[settled]), expected, "{settled}");
         }
         for nothing in [
             "",

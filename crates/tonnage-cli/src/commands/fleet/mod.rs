@@ -361,7 +361,7 @@ fn slurm(options: &SlurmOptions) -> Result<Reply> {
     }
     let mut reply = Reply::silent(match answer.decision.action {
         Action::Refuse => Answer::No,
-        Action::None | Action::Advise | Action::Fill => Answer::Yes,
+        Action::None | Action::Advise | Action::Fill | Action::Whole => Answer::Yes,
     });
     reply.text = Some(text.trim_end().to_owned());
     Ok(reply)
