@@ -82,6 +82,8 @@ pub(crate) enum Command {
     Explain(ExplainOptions),
     #[cfg(feature = "jobs")]
     Fit(FitOptions),
+    #[cfg(feature = "jobs")]
+    Model(ModelOptions),
     Report(ReportOptions),
     Diff(DiffOptions),
     #[cfg(feature = "jobs")]
@@ -110,9 +112,6 @@ pub(crate) enum Command {
     #[cfg(feature = "jobs")]
     Mcp(McpOptions),
     Completions(CompletionsOptions),
-    #[cfg(feature = "jobs")]
-    #[command(hide = true)]
-    Model(ModelOptions),
     #[command(hide = true)]
     Tune(TuneOptions),
     #[cfg(feature = "jobs")]
@@ -149,8 +148,9 @@ pub(crate) fn without_old_values(words: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// The commands as the help groups them. `plan` is missing: it is for compilers, and its pages name it.
-pub(crate) const GROUPS: [(&str, &[&str]); 5] = [
+pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
     ("Everyday", &["run", "explain", "fit", "report"]),
+    ("Without a script", &["model"]),
     ("Compare, check, and tune", &["diff", "check", "replay"]),
     ("On a real GPU", &["record", "verify"]),
     ("Clusters", &["forecast", "fleet"]),

@@ -30,6 +30,7 @@ pub fn schemas() -> Vec<Described> {
             "serve-fit",
             "tonnage fit --json -- vllm serve MODEL",
         ),
+        describe_schema::<tonnage_model::Estimate>("model", "tonnage model --json NAME"),
         describe_schema::<commands::gpus::All<'_>>("gpus", "tonnage gpus --json"),
         describe_schema::<commands::gpus::One<'_>>("gpu", "tonnage gpus --json NAME"),
         describe_schema::<commands::doctor::Diagnosis>("doctor", "tonnage doctor --json"),

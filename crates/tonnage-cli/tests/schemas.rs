@@ -30,6 +30,10 @@ const SNAPSHOT: &str = r#"{"segments": [{"device": 0, "address": 1048576, "total
   {"action": "free_requested", "addr": 1048576, "size": 6000000, "stream": 0, "time_us": 13, "frames": []},
   {"action": "free_completed", "addr": 1048576, "size": 6000000, "stream": 0, "time_us": 14, "frames": []}]]}"#;
 
+/// The configuration of a small model, as transformers writes it.
+const CONFIG: &[u8] = br#"{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "torch_dtype": "bfloat16"}"#;
+
 /// Three jobs on two GPUs, of which the last waits, and would not have to.
 const ACCOUNT: &str = r#"{"kind": "List", "items": [
   {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {"driver": "d", "nodeName": "n", "pool": {"name": "n"},
@@ -298,6 +302,7 @@ fn folder() -> TempDir {
     put("real.tonnage", &real.write(Vec::new()).unwrap());
     put("snapshot.json", SNAPSHOT.as_bytes());
     put("account.json", ACCOUNT.as_bytes());
+    put("config.json", CONFIG);
     put("buffers.csv", b"id,lower,upper,size\na,0,5,100\nb,2,9,50\n");
     put(
         "tonnage.toml",
@@ -363,6 +368,7 @@ fn what_commands_print_is_as_the_schemas_say() {
         ("fit", "fit --json --gpu t4,a100-40gb -- true"),
         // A server that ends without a word of its KV cache.
         ("serve-fit", "serve-fit --json -- true vllm serve model"),
+        ("model", "model --json --gpu rtx4090 config.json"),
         ("gpus", "gpus --json"),
         ("gpu", "gpus --json h100"),
         (

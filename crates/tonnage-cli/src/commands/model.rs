@@ -309,12 +309,10 @@ fn headline(estimate: &Estimate) -> String {
     let machine = format!("{} ({})", gpu.id, bytes(gpu.total_memory));
     match (&*names(true), &*names(false)) {
         ("", "") => format!("{}: no method is computed", estimate.model),
-        ("", left) => format!("{GOOD}not excluded{GOOD:#} on {machine}: {left}"),
+        ("", left) => format!("{WARN}may fit{WARN:#} on {machine}: {left}"),
         (out, "") => format!("{BAD}does not fit{BAD:#} on {machine}: {out}"),
         (out, left) => {
-            format!(
-                "{GOOD}not excluded{GOOD:#} on {machine}: {left}; {BAD}does not fit{BAD:#}: {out}"
-            )
+            format!("{WARN}may fit{WARN:#} on {machine}: {left}; {BAD}does not fit{BAD:#}: {out}")
         }
     }
 }
@@ -533,7 +531,7 @@ mod tests {
     fn a_table_lists_every_method() {
         let (answer, text) = shown(LLAMA, "--gpu rtx4090");
         assert_eq!(answer, Answer::Yes);
-        assert!(text.starts_with("not excluded on rtx4090 ("), "{text}");
+        assert!(text.starts_with("may fit on rtx4090 ("), "{text}");
         for words in [
             "): lora, qlora, dpo, grpo, infer, serve; does not fit: full\n",
             "8,030,261,248 parameters, computed from local files; llama, 32 layers\n",
