@@ -18,9 +18,9 @@ local MOST_COMMAND = 120000
 local MOST_ANSWER = 65536
 -- The longest that a hook may wait.
 local MOST_SECONDS = 60
--- In the controller, what the jobs of one user may cost within WINDOW seconds, in milliseconds. An answer within FREE is
--- not counted: a user may submit as many ordinary jobs as slurmctld takes.
-local WINDOW, FREE, MOST_COST, MOST_COST_OF_ALL = 10, 100, 1000, 3000
+-- In the controller, the jobs of one user may cost half of the seconds of one answer within WINDOW seconds, and all jobs
+-- three times as much. The first FREE milliseconds of an answer cost nothing, so that ordinary jobs have no limit.
+local WINDOW, FREE, MILLISECONDS_OF_A_USER, USERS = 10, 100, 500, 3
 -- A reason is one line.
 local MOST_REASON = 500
 -- What PyTorch's allocator reads, so that a forecast depends on it.
@@ -99,7 +99,8 @@ end
 --   environment  a function that tells what a variable is in the job; without it, the job has this environment
 --
 -- The answer has `action` (none, advise, fill, whole or refuse) and, as far as they are known, `message`, `forecast`,
--- `tasks`, `shards` (of each task) and `milliseconds` (how long it took). It takes at most `seconds`, and one more if the command must be killed.
+-- `tasks`, `shards` (of each task) and `milliseconds` (how long it took). It takes at most `seconds`, and one more if the
+-- command must be killed.
 function tonnage.ask(job, seconds)
 	local command = {}
 	local function add(text)
@@ -170,7 +171,8 @@ function tonnage.ask_within_cost(user, job, seconds)
 	if now - window >= WINDOW or now < window then
 		window, costs = now, { all = 0 }
 	end
-	if (costs[user] or 0) >= MOST_COST or costs.all >= MOST_COST_OF_ALL then
+	local most = seconds * MILLISECONDS_OF_A_USER
+	if (costs[user] or 0) >= most or costs.all >= USERS * most then
 		return failed(string.format("lately submitted jobs took too long to read; submit again in %d s", WINDOW))
 	end
 	local answer = tonnage.ask(job, seconds)

@@ -232,7 +232,8 @@ def test_jobs_that_take_long_to_read_are_not_read_all_the_time(site, tmp_path):
     double(site, tmp_path, f"sleep 0.7; echo action=none; echo asked >> {tmp_path}/asked")
     for mode in ["fill", "enforce"]:
         (tmp_path / "asked").unlink(missing_ok=True)
-        site.set(mode, tmp_path)
+        # One user has half of these seconds.
+        site.set(mode, tmp_path, seconds=2)
         # The costs of a window end with it.
         time.sleep(11)
         answers = [site.other_client("sbatch", "--wrap", "true", folder=tmp_path) for _ in range(6)]
