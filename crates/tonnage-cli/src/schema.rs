@@ -71,9 +71,25 @@ pub fn schemas() -> Vec<Described> {
             "fleet-report",
             "tonnage fleet report --json FILE",
         ),
+        describe_schema::<tonnage_forecast::review::Review>(
+            "fleet-review",
+            "tonnage fleet review --json FILE",
+        ),
         describe_schema::<tonnage_forecast::ledger::PastRuns>(
             "forecast-ledger",
             "tonnage forecast ledger --json",
+        ),
+        describe_schema::<commands::forecast::learn_from::Learned>(
+            "forecast-learn-from",
+            "tonnage forecast learn-from --json FILE",
+        ),
+        describe_schema::<commands::forecast::upkeep::Forgotten>(
+            "forecast-forget",
+            "tonnage forecast forget --json FORECAST",
+        ),
+        describe_schema::<commands::forecast::upkeep::Pruning>(
+            "forecast-prune",
+            "tonnage forecast prune --json --older-than DAYS",
         ),
         describe_schema::<commands::report::Figures<'_>>("report", "tonnage report --json FILE"),
     ]

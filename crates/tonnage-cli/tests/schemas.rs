@@ -303,6 +303,10 @@ fn folder() -> TempDir {
     put("snapshot.json", SNAPSHOT.as_bytes());
     put("account.json", ACCOUNT.as_bytes());
     put("config.json", CONFIG);
+    put(
+        "jobs.csv",
+        b"job,team,gpus,start,end,used,state\n1,a,2,0,3600,20GiB,failed\n2,b,1,0,7200,,completed\n",
+    );
     put("buffers.csv", b"id,lower,upper,size\na,0,5,100\nb,2,9,50\n");
     put(
         "tonnage.toml",
@@ -353,8 +357,24 @@ fn what_commands_print_is_as_the_schemas_say() {
             "fleet report --json --store st account.json".to_owned(),
         ),
         (
+            "fleet-review",
+            "fleet review --json --gpu h100 jobs.csv".to_owned(),
+        ),
+        (
             "forecast-ledger",
             "forecast ledger --json --store st".to_owned(),
+        ),
+        (
+            "forecast-learn-from",
+            "forecast learn-from --json --store st --gpu h100 jobs.csv".to_owned(),
+        ),
+        (
+            "forecast-prune",
+            "forecast prune --json --store st --older-than 1".to_owned(),
+        ),
+        (
+            "forecast-forget",
+            "forecast forget --json --store st --job 1".to_owned(),
         ),
     ];
     let others = [

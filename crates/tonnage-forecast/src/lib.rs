@@ -5,7 +5,8 @@
 //! number with its evidence, made from the verdict of a dry run or of a recording. A [`Store`] keeps forecasts as files
 //! and finds that of a job before it starts, by its [`JobKey`]; [`emit`] writes the number as each scheduler takes it,
 //! and [`admit`] decides about a job that requests another one, or none. [`ledger`] compares forecasts with the memory
-//! that jobs used, and [`metrics`] reports all of it to Prometheus. [`message`] carries one out of a container.
+//! that jobs used, and [`metrics`] reports all of it to Prometheus. [`review`] reads the accounting of past jobs.
+//! [`message`] carries one out of a container.
 #![forbid(unsafe_code)]
 
 pub mod admit;
@@ -18,6 +19,7 @@ pub mod ledger;
 pub mod message;
 pub mod metrics;
 pub mod place;
+pub mod review;
 pub mod slurm;
 mod store;
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage fleet`: forecasts in a cluster. `page` has the report as a page, `watch` serves what jobs take.
+//! `tonnage fleet`: forecasts in a cluster. `page` has the report as a page, `watch` serves what jobs take, `review`
+//! reads what past jobs took.
 
 mod page;
+pub(super) mod review;
+mod review_page;
 mod watch;
 
 use std::ffi::OsString;
@@ -20,6 +23,7 @@ use tonnage_forecast::metrics;
 use tonnage_forecast::slurm::{Settings, Submission, allocator_settings, submission};
 use tonnage_http::metrics::{Exposition, Kind};
 
+use self::review::FleetReview;
 use self::watch::FleetWatch;
 use super::forecast::ForecastStore;
 use super::recording::{Input, Output, named, plain};
@@ -37,6 +41,7 @@ pub(crate) struct FleetOptions {
 #[derive(Debug, Subcommand)]
 pub(crate) enum FleetCommand {
     Report(FleetReport),
+    Review(FleetReview),
     Metrics(FleetMetrics),
     Watch(FleetWatch),
     Slurm(SlurmOptions),
@@ -46,6 +51,7 @@ impl FleetCommand {
     pub(crate) fn wants_json(&self) -> bool {
         match self {
             Self::Report(options) => options.reply.json,
+            Self::Review(options) => options.reply.json,
             Self::Metrics(_) | Self::Watch(_) | Self::Slurm(_) => false,
         }
     }
@@ -136,6 +142,7 @@ const LISTED: usize = 12;
 pub(crate) fn run(options: &FleetOptions, form: Form) -> Result<Reply> {
     match &options.what {
         FleetCommand::Report(options) => report_on(options, form),
+        FleetCommand::Review(options) => review::run(options, form),
         FleetCommand::Metrics(options) => metrics_of(options),
         FleetCommand::Watch(options) => watch::run(options),
         FleetCommand::Slurm(options) => slurm(options),

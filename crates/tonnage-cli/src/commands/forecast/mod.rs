@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage forecast`: what a job will take, for a scheduler.
+//! `tonnage forecast`: what a job will take, for a scheduler. `learn_from` reads the accounting of past jobs, `upkeep`
+//! deletes what is old or wrong.
+
+pub(crate) mod learn_from;
+pub(crate) mod upkeep;
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -17,6 +21,8 @@ use tonnage_forecast::slurm::allocator_settings;
 use tonnage_forecast::{Fits, Forecast, ForecastError, JobKey, Listed, Role, Store, StoreError};
 use tonnage_run::private_folder;
 
+use self::learn_from::LearnFrom;
+use self::upkeep::{ForgetOptions, PruneOptions};
 use super::recording::{Recording, explained, plain};
 use super::run::{RunOptions, answer, gpu_choice, job_of, judge};
 use crate::Surroundings;
@@ -49,7 +55,10 @@ pub(crate) enum ForecastCommand {
     Emit(EmitForecast),
     Find(FindForecast),
     Learn(LearnOptions),
+    LearnFrom(LearnFrom),
     Ledger(LedgerOptions),
+    Forget(ForgetOptions),
+    Prune(PruneOptions),
 }
 
 impl ForecastCommand {
@@ -62,7 +71,10 @@ impl ForecastCommand {
             Self::Emit(options) => options.reply.json,
             Self::Find(options) => options.reply.json,
             Self::Learn(options) => options.reply.json,
+            Self::LearnFrom(options) => options.reply.json,
             Self::Ledger(options) => options.reply.json,
+            Self::Forget(options) => options.reply.json,
+            Self::Prune(options) => options.reply.json,
         }
     }
 }
@@ -309,7 +321,10 @@ pub(crate) fn run(
         ForecastCommand::Emit(options) => say(options, form),
         ForecastCommand::Find(options) => find(options, form, surroundings),
         ForecastCommand::Learn(options) => learn(options, form),
+        ForecastCommand::LearnFrom(options) => learn_from::learn_from(options, form),
         ForecastCommand::Ledger(options) => tell_ledger(options, form),
+        ForecastCommand::Forget(options) => upkeep::forget(options, form),
+        ForecastCommand::Prune(options) => upkeep::prune(options, form),
     }
 }
 
