@@ -375,8 +375,8 @@ const HEADER: [&str; 5] = [
     "method",
     "at least",
     "smallest GPUs left",
-    "longest, below",
-    "batch, below",
+    "longest, at most",
+    "batch, at most",
 ];
 
 fn text(estimate: &Estimate) -> String {
