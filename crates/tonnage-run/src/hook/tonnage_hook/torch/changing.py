@@ -483,7 +483,8 @@ class Accumulated(OfOptimizers):
         self.replace(self.torch.Tensor, "backward", self._backward)
 
     def before_pass(self, module):
-        batch_norm = self.torch.nn.modules.batchnorm._BatchNorm
+        nn = self.torch.nn
+        batch_norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
         if self.why is None and self.is_model(module) and module.training and self.is_new(module):
             if any(isinstance(one, batch_norm) and one.training for one in module.modules()):
                 self.done, self.where, self.lines, self.pieces = False, [], [], []
