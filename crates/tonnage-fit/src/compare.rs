@@ -6,20 +6,24 @@
 //! addresses that the system gave to the process. Frees that follow each other leave the same memory free in any order,
 //! so their order is not compared. The last frees of a process may be missing from the other: a fork
 //! does not take apart everything when it ends. Pinned memory of the host is not the GPU's, and threads of data loaders
-//! take it when the scheduler lets them; it is left out. Everything else is compared.
+//! take it when the scheduler lets them; it is left out. So are the holders, marks, and uses of a recording: a census is
+//! taken where Python collects its garbage, at another moment in a fork. Everything else is compared.
 
+use std::cell::RefCell;
 use std::io::Read;
-use std::iter::Peekable;
+use std::iter::{self, Peekable};
 
-use tonnage_recording::{Event, Kind, ReadError, Reader};
+use tonnage_recording::{Event, Kind, ReadError, Reader, StackTable};
 
 /// The first row in which the first parts of the recordings of a fresh process and of a fork differ.
 pub(crate) fn first_difference(
     fresh: impl Read,
     fork: impl Read,
 ) -> Result<Option<u64>, ReadError> {
-    let mut one = rows(Reader::new(fresh)?).peekable();
-    let mut other = rows(Reader::new(fork)?).peekable();
+    // A census adds texts, so the same text has another number in the other recording.
+    let texts = RefCell::new(StackTable::new());
+    let mut one = rows(Reader::new(fresh)?, &texts).peekable();
+    let mut other = rows(Reader::new(fork)?, &texts).peekable();
     loop {
         let (left, right) = (next(&mut one)?, next(&mut other)?);
         let events = |rows: &[Row]| rows.iter().map(|row| row.event).collect::<Vec<_>>();
@@ -48,16 +52,33 @@ struct Row {
     event: Event,
 }
 
-fn rows(
-    events: impl Iterator<Item = Result<Event, ReadError>>,
+/// The rows that are compared, with numbers of texts and stacks from one table.
+fn rows<R: Read>(
+    mut events: Reader<R>,
+    texts: &RefCell<StackTable>,
 ) -> impl Iterator<Item = Result<Row, ReadError>> {
-    let compared = events.zip(0..).filter(|(event, _)| is_of_device(event));
-    compared.map(|(event, number)| {
-        let event = Event {
-            time: None,
-            ..event?
+    let all = iter::from_fn(move || {
+        let event = match events.next()? {
+            Ok(event) => event,
+            Err(error) => return Some(Err(error)),
         };
-        Ok(Row { number, event })
+        let mut texts = texts.borrow_mut();
+        let stacks = events.stacks();
+        Some(Ok(Event {
+            time: None,
+            uses: None,
+            stack: event.stack.map(|stack| texts.adopt(stacks, stack)),
+            name: event.name.map(|name| texts.intern(stacks.text(name))),
+            text: event.text.map(|text| texts.intern(stacks.text(text))),
+            ..event
+        }))
+    });
+    let compared = all.zip(0..).filter(|(event, _)| is_of_device(event));
+    compared.map(|(event, number)| {
+        Ok(Row {
+            number,
+            event: event?,
+        })
     })
 }
 
@@ -82,7 +103,13 @@ fn next(
 
 fn is_of_device(event: &Result<Event, ReadError>) -> bool {
     let kind = event.as_ref().map(|event| event.kind);
-    !kind.is_ok_and(|kind| matches!(kind, Kind::HostAlloc | Kind::HostFree))
+    let others = |kind| {
+        matches!(
+            kind,
+            Kind::HostAlloc | Kind::HostFree | Kind::Holder | Kind::Used | Kind::Mark
+        )
+    };
+    !kind.is_ok_and(others)
 }
 
 fn is_free(event: &Event) -> bool {
@@ -109,7 +136,7 @@ mod tests {
         first_difference(recording(one).as_slice(), recording(other).as_slice()).unwrap()
     }
 
-    use Kind::{Alloc, FreeCompleted, FreeRequested, HostAlloc, HostFree};
+    use Kind::{Alloc, FreeCompleted, FreeRequested, Holder, HostAlloc, HostFree, Mark};
 
     #[test]
     fn the_order_of_frees_does_not_matter() {
@@ -137,6 +164,14 @@ mod tests {
             Some(2),
             "rows are counted with them"
         );
+    }
+
+    #[test]
+    fn a_census_may_come_at_another_moment() {
+        let fresh = [(Alloc, 512), (Mark, 0), (Holder, 512), (Alloc, 1024)];
+        let fork = [(Alloc, 512), (Alloc, 1024), (Mark, 0), (Holder, 512)];
+        assert_eq!(difference(&fresh, &fork), None);
+        assert_eq!(difference(&fresh, &fork[..1]), Some(3));
     }
 
     #[test]
