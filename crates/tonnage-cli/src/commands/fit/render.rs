@@ -34,7 +34,9 @@ pub(crate) fn text(fit: &Fit, gpu: Option<&str>, of_machine: u8) -> String {
     };
     // A job that failed at once has no figure that a margin could relate to.
     let is_judged = !matches!(fit.rows.as_slice(), [row] if row.bound == Bound::Failed);
-    if is_judged {
+    // An interrupted search may know no margin yet.
+    let has_margin = limit.margin_given || limit.margin > 0;
+    if is_judged && has_margin {
         let _ = writeln!(text, "  {DIM}{kept}{DIM:#}");
     }
     if let Some(gpu) = gpu {
@@ -772,7 +774,7 @@ fn remarks(text: &mut String, fit: &Fit) {
         None => String::new(),
         Some(why) => format!("; each in its own process, because {why}"),
     };
-    let proved = if fit.gpus.is_empty() {
+    let proved = if fit.gpus.is_empty() && !fit.rows.is_empty() {
         "; what is shown was run as shown"
     } else {
         ""

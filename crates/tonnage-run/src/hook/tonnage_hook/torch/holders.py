@@ -506,24 +506,20 @@ class Holders:
         few = self.taken < _CENSUSES // 2
         return self.taken < _CENSUSES and self.library.tonnage_census_due(percent or (105 if few else 125))
 
-    def watch_collections(self, in_backward, is_unready):
-        """Notes the blocks that each garbage collection frees: only reference cycles kept them. Their members are known
-        before the collection alone."""
+    def watch_collections(self):
+        """Notes the blocks that each garbage collection frees: only reference cycles kept them.
+
+        No census is taken here: a collection may start in C code that must not be entered again, such as the parser."""
         events = self.library.tonnage_torch_events
-        main = threading.main_thread().ident
         before = events()
 
         def note_collection(phase, _):
             nonlocal before
             try:
-                if phase == "stop":
-                    freed = events() - before
-                    if freed:
-                        self.tell(MOMENT, f"collected\t{freed}")
-                    return
-                before = events()
-                if threading.get_ident() == main and not self.busy and self.due() and not is_unready():
-                    self.take("peak", in_backward())
+                if phase == "start":
+                    before = events()
+                elif freed := events() - before:
+                    self.tell(MOMENT, f"collected\t{freed}")
             except Exception as error:
                 swallow("Holders.watch_collections", error)
 

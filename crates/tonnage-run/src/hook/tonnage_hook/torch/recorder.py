@@ -113,7 +113,7 @@ class Recorder:
             self.owners.before_first_pass = self.handshake and self.handshake.run
             self.change(self.settings.get("changes") or ())
             if self.holders is not None and self.gpu is None:
-                self.holders.watch_collections(self.owners.in_backward, self._is_unready)
+                self.holders.watch_collections()
             self._watch_rank()
         self._lift_limits()
         if self.settings.get("ranks") and needs.has("ranks"):
@@ -445,11 +445,6 @@ class Recorder:
                 return True
             frame = frame.f_back
         return False
-
-    def _is_unready(self):
-        """Whether no census may be taken where Python collects its garbage."""
-        is_compiling = self.owners is None or not self.owners.installed or self.owners.is_compiling()
-        return is_compiling or self.at_out_of_memory or self.draining or self._is_inside_operator(sys._getframe(1))
 
     def _between_two_steps(self, function):
         """Calls a function of ours in the midst of the script's."""
