@@ -31,7 +31,7 @@ const LIMITS: Limits = Limits {
     handshake: Duration::from_secs(5),
     silence: Duration::from_secs(10),
     connections: 64,
-    connections_of_a_client: 32,
+    connections_of_a_client: 48,
 };
 /// Requests in flight are given so long when the program ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
