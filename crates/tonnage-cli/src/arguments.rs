@@ -82,9 +82,9 @@ pub(crate) enum Command {
     Explain(ExplainOptions),
     #[cfg(feature = "jobs")]
     Fit(FitOptions),
+    Report(ReportOptions),
     #[cfg(feature = "jobs")]
     Model(ModelOptions),
-    Report(ReportOptions),
     Diff(DiffOptions),
     #[cfg(feature = "jobs")]
     Check(CheckOptions),
