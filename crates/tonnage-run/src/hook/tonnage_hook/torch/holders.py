@@ -452,7 +452,7 @@ class Holders:
         self.library = library
         # Files whose frames are ours.
         self.hidden = {"<tonnage>"}
-        names = ("note", "census_begin", "census_end", "census_due", "torch_events")
+        names = ("note", "census_begin", "census_end", "census_due")
         bind(library, *(f"tonnage_{name}" for name in names))
         self.locals_of = _local_reader()
         # Python forgets it before the end.
@@ -510,6 +510,7 @@ class Holders:
         """Notes the blocks that each garbage collection frees: only reference cycles kept them.
 
         No census is taken here: a collection may start in C code that must not be entered again, such as the parser."""
+        bind(self.library, "tonnage_torch_events")
         events = self.library.tonnage_torch_events
         before = events()
 
