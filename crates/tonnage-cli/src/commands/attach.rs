@@ -16,11 +16,10 @@ use tonnage_run::attach::{
     torch_processes,
 };
 
-use super::explain::ExplainOptions;
 use super::recording::{Output, plain};
 use super::run::free;
 use crate::Surroundings;
-use crate::options::{DetailOptions, ReplyOptions};
+use crate::options::ReplyOptions;
 use crate::output::{Answer, DIM, Form, GOOD, Reply, bytes, hinted, print_err};
 
 /// Version of the JSON of both commands.
@@ -211,15 +210,9 @@ pub(crate) fn run(typed: &AttachOptions, form: Form, surroundings: &Surroundings
         query_ms: attached.paused[1],
     };
     let reply = Reply::new(form, Answer::Yes, &result, |result| {
-        let what = ExplainOptions {
-            what: path.clone(),
-            rank: None,
-            detail: DetailOptions::default(),
-            reply: ReplyOptions { json: false },
-        };
-        let explained = super::explain::run(&what, Form::Text, surroundings);
+        let explained = super::explain::explain_recording(&path, surroundings);
         let explained = match explained {
-            Ok(reply) => reply.text.unwrap_or_default(),
+            Ok(text) => text.unwrap_or_default(),
             Err(error) => format!("not explained: {error}"),
         };
         format!("{}\n{explained}", describe(result))

@@ -60,6 +60,21 @@ pub(crate) struct ExplainOptions {
     pub(crate) reply: ReplyOptions,
 }
 
+/// The explanation of a recording as text, for a command that has just written it.
+#[cfg(feature = "jobs")]
+pub(crate) fn explain_recording(
+    path: &Path,
+    surroundings: &Surroundings,
+) -> Result<Option<String>> {
+    let options = ExplainOptions {
+        what: path.to_owned(),
+        rank: None,
+        detail: DetailOptions::default(),
+        reply: ReplyOptions { json: false },
+    };
+    Ok(run(&options, Form::Text, surroundings)?.text)
+}
+
 pub(crate) fn run(
     options: &ExplainOptions,
     form: Form,

@@ -12,9 +12,8 @@ use super::recording::job_folder;
 use super::run::render::{self, Shown};
 use super::run::{Judged, Screen, finished, job_of, output_file};
 use crate::Surroundings;
-use crate::commands::explain::ExplainOptions;
 use crate::commands::recording::Output;
-use crate::options::{DetailOptions, JobCommand, RecordingFile, ReplyOptions};
+use crate::options::{JobCommand, RecordingFile};
 use crate::output::{Answer, Form, Reply, hinted, print_err};
 
 /// Record a PyTorch script on the real GPU of this machine
@@ -80,14 +79,8 @@ pub(crate) fn run(typed: &RecordOptions, form: Form, surroundings: &Surroundings
         let cause = judged.cause.as_ref();
         let mut text = render::text(&judged.verdict, cause, &recorded.collected, &shown);
         if fails {
-            let what = ExplainOptions {
-                what: path.clone(),
-                rank: None,
-                detail: DetailOptions::default(),
-                reply: ReplyOptions { json: false },
-            };
-            let explained = super::explain::run(&what, Form::Text, surroundings);
-            let explained = explained.ok().and_then(|reply| reply.text);
+            let explained = super::explain::explain_recording(&path, surroundings);
+            let explained = explained.ok().flatten();
             text = explained.map_or(text.clone(), |explained| format!("{text}\n\n{explained}"));
         }
         text
